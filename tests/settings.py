@@ -1,0 +1,26 @@
+"""The demonstration site's settings, changed only where tests need it."""
+
+from __future__ import annotations
+
+from project.settings import *  # noqa: F403
+from project.settings import DATABASES, DEADLETTER, SQLITE_OPTIONS
+
+SECRET_KEY = "of the tests"
+
+# Hashing is slow on purpose; here only time would be lost.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+# The app's defaults, not the short delays of the demonstration.
+DEADLETTER = {**DEADLETTER, "QUEUES": {"default": {}}}
+
+# For `using=` and `--database`. Costs nothing unless a test asks for it.
+DATABASES = {**DATABASES, "second": {**DATABASES["default"], "TEST": {}}}
+
+for database in DATABASES.values():
+    if database["ENGINE"] == "django.db.backends.sqlite3":
+        # No waiting for the disk. Still safe when a test kills a process: only a crash of the whole
+        # machine could lose what was written.
+        database["OPTIONS"] = {
+            **SQLITE_OPTIONS,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;",
+        }
