@@ -1,0 +1,55 @@
+# Every target makes what it needs: python >= 3.11 and make are enough.
+#   PYTHON=...   the interpreter .venv is made with        ARGS=...   passed to pytest
+#   PORT=...     where the demonstration listens
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PORT ?= 8000
+ARGS ?=
+CANDIDATES := $(PYTHON) python3 python3.13 python3.12 python3.11
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check matrix clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
+	do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+demo: $(INSTALLED) ## Run the site with a worker and sample messages, until Ctrl-C (PORT=8000)
+	@DATABASE_URL="$${DEMO_DATABASE_URL:-sqlite:///demo.sqlite3}" exec $(BIN)/python manage.py demo --port $(PORT)
+
+test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL (ARGS="-k name")
+	@exec $(BIN)/python -m tests.both_databases $(ARGS)
+
+check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python manage.py makemigrations --check --dry-run
+	$(BIN)/python manage.py check --fail-level WARNING
+
+matrix: ## Run the tests on each supported pair of Python and Django
+	@exec .ci/matrix $(ARGS)
+
+clean: ## Remove environments, databases, caches
+	rm -rf $(VENV) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -f db.sqlite3* demo.sqlite3*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@for python in $(CANDIDATES); do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "Making $(VENV) with $$($$python -V) ..."; \
+	    exec $$python -m venv $(VENV); \
+	  fi; \
+	done; \
+	echo "deadletter needs Python 3.11 or newer with its venv module; tried: $(CANDIDATES)." >&2; \
+	echo "Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1
+
+$(INSTALLED): requirements.txt pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	@touch $@
