@@ -1,0 +1,1 @@
+"""Queues, messages and poison in the Django admin."""

@@ -1,0 +1,53 @@
+"""When may a failed message be tried again?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+#: A payload that cannot be decoded is looked at again after this long, however often it failed.
+UNDECODABLE = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """
+    Exponential delay: base * 2**attempt, never above cap.
+
+    Backoff(base=30s, cap=1h) waits 60, 120, 240, 480, 960, 1920, 3600, 3600... seconds.
+    Jitter 0.1 adds up to a tenth on top: it spreads, it never shortens.
+    """
+
+    base: timedelta
+    cap: timedelta
+    jitter: float = 0.0
+
+    def delay(self, attempt: int, *, chance: Callable[[], float] = random.random) -> timedelta:
+        delay = _doubled(self.base, attempt, self.cap)
+        return delay + delay * (self.jitter * chance()) if self.jitter else delay
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnregisteredBackoff:
+    """
+    Delay for a name no handler knows yet: base * 2**min(n-1, 6), never above cap.
+
+    With base=1s, cap=60s: 1, 2, 4, 8, 16, 32, 60, 60... seconds. The exponent stops at 6
+    whatever the cap, so that a fleet being upgraded looks again at least every 64 bases.
+    """
+
+    base: timedelta = timedelta(seconds=1)
+    cap: timedelta = timedelta(seconds=60)
+
+    def delay(self, attempt: int) -> timedelta:
+        return _doubled(self.base, min(max(attempt - 1, 0), 6), self.cap)
+
+
+def _doubled(base: timedelta, times: int, cap: timedelta) -> timedelta:
+    # Clamp the exponent first: 2**100 seconds overflows both timedelta and interval.
+    # 60 doublings of one microsecond are 36,000 years, so nothing below the cap is cut short.
+    exponent = min(max(times, 0), 60)
+    microseconds = (base // timedelta(microseconds=1)) << exponent
+    return min(timedelta(microseconds=min(microseconds, cap // timedelta(microseconds=1))), cap)

@@ -1,0 +1,152 @@
+"""What `manage.py check` says about settings and databases. Ids are stable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import FieldDoesNotExist
+from django.db import connections, router
+
+from . import conf
+from .models import Message, Queue
+
+_IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
+
+
+@register()
+def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    found: list[CheckMessage] = [
+        Error(f"DEADLETTER: {problem.text}.", hint=problem.hint, id=_IDS[problem.kind])
+        for problem in conf.problems()
+    ]
+    return found or _check_queues()
+
+
+def _check_queues() -> list[CheckMessage]:
+    """Refuse a declared policy that `migrate` could not store, without asking the database."""
+    found: list[CheckMessage] = []
+    queues = conf.get_settings().queues
+    for name, policy in queues.items():
+        for field, value in policy.items():
+            problem = _field_problem(field, value)
+            if field == "dead_queue":
+                problem = _dead_queue_problem(name, value, queues)
+            if problem:
+                found.append(
+                    Error(
+                        f'DEADLETTER["QUEUES"]["{name}"]: {field}: {problem}',
+                        hint="See the fields of deadletter.models.Queue.",
+                        id="deadletter.E004",
+                    )
+                )
+    return found
+
+
+def _field_problem(name: str, value: Any) -> str:
+    try:
+        field = Queue._meta.get_field(name)
+    except FieldDoesNotExist:
+        return "a queue has no such field."
+    if name in ("id", "name", "sources", "messages"):
+        return "cannot be set here."
+    if name == "dead_queue":
+        return ""
+    try:
+        field.clean(value, None)  # type: ignore[union-attr]
+    except Exception as error:
+        return " ".join(getattr(error, "messages", [str(error)]))
+    return ""
+
+
+def _dead_queue_problem(name: str, target: Any, queues: Any) -> str:
+    if target is None:
+        return ""
+    if target == name:
+        return "a queue cannot be its own dead queue."
+    if target not in queues and target != "default":
+        return f"{target!r} is not declared; create it first or declare it here."
+    if queues.get(target, {}).get("dead_queue"):
+        return f"{target!r} already has a dead queue of its own; dead queues do not chain."
+    return ""
+
+
+@register(Tags.database)
+def check_databases(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    for alias in databases or ():
+        if router.allow_migrate_model(alias, Message):
+            found += _check_database(alias)
+    return found
+
+
+def _check_database(alias: str) -> list[CheckMessage]:
+    connection = connections[alias]
+    if connection.vendor == "sqlite":
+        return _check_sqlite(alias)
+    if connection.vendor == "postgresql":
+        return _check_postgresql(alias)
+    return [
+        Error(
+            f"deadletter does not run on {connection.display_name} (database {alias!r}).",
+            hint="Use SQLite or PostgreSQL, or keep its tables elsewhere with a database router.",
+            id="deadletter.E005",
+        )
+    ]
+
+
+def _check_sqlite(alias: str) -> list[CheckMessage]:
+    from django.db.backends.sqlite3.base import Database
+
+    found: list[CheckMessage] = []
+    if Database.sqlite_version_info < (3, 38):
+        found.append(
+            Error(
+                f"SQLite {Database.sqlite_version} is too old for deadletter.",
+                hint="Use SQLite 3.38 or newer: it needs RETURNING and the JSON functions.",
+                id="deadletter.E006",
+            )
+        )
+    if getattr(connections[alias], "transaction_mode", None) not in ("IMMEDIATE", "EXCLUSIVE"):
+        found.append(
+            Warning(
+                f"Database {alias!r} does not begin transactions with BEGIN IMMEDIATE.",
+                hint='Set DATABASES[…]["OPTIONS"]["transaction_mode"] = "IMMEDIATE": otherwise '
+                "transactions of your own that read and then write fail with "
+                '"database is locked" while a worker runs.',
+                id="deadletter.W001",
+            )
+        )
+    return found
+
+
+def _check_postgresql(alias: str) -> list[CheckMessage]:
+    connection = connections[alias]
+    found: list[CheckMessage] = []
+    if connection.pg_version < 130000:  # type: ignore[attr-defined]
+        found.append(
+            Error(
+                "PostgreSQL 13 or newer is needed.",
+                hint="Upgrade the server.",
+                id="deadletter.E007",
+            )
+        )
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        level = cursor.fetchone()[0]
+    if level != "read committed":
+        found.append(
+            Error(
+                f"Database {alias!r} runs transactions at {level!r}; deadletter needs "
+                "'read committed'.",
+                hint="A claim locks streams and then reads them: with a snapshot taken before the "
+                "lock it would deliver messages twice. Give deadletter a database alias of its "
+                "own without isolation_level.",
+                id="deadletter.E008",
+            )
+        )
+    return found

@@ -1,0 +1,77 @@
+"""Whose time is it? The database's; one `now` per transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from .durations import Duration
+
+
+class FrozenClock:
+    """A time that stands still until it is advanced; both databases then use it as their own."""
+
+    def __init__(self, at: datetime) -> None:
+        self.now = at
+
+    def advance(self, by: Duration) -> datetime:
+        """Move on (or, with a negative duration, back) and return the new time."""
+        self.now += by if isinstance(by, timedelta) else timedelta(seconds=by)
+        return self.now
+
+    def set(self, at: datetime) -> None:
+        self.now = at
+
+
+#: Set only by `frozen`, for tests. Every thread of the process sees it.
+_frozen: FrozenClock | None = None
+
+
+@contextmanager
+def frozen(at: datetime | None = None) -> Iterator[FrozenClock]:
+    global _frozen
+    before, _frozen = _frozen, FrozenClock(at or datetime.now(UTC).replace(microsecond=0))
+    try:
+        yield _frozen
+    finally:
+        _frozen = before
+
+
+def now(using: str) -> datetime:
+    """Ask the database for the time, one round trip. For people, pages and sweeps."""
+    connection = connections[using]
+    moment = transaction_time(connection)
+    if moment is not None:
+        return moment
+    return _ask(connection)
+
+
+def transaction_time(connection: BaseDatabaseWrapper, *, nested: bool = False) -> datetime | None:
+    """
+    Return the `now` to pass to every statement of a transaction, or None for "the server's now()".
+
+    PostgreSQL's now() is the start of the transaction: constant, and free. Inside somebody else's
+    transaction that start may be long past, so a lease could seem alive that is over: ask once.
+    SQLite has no server; its clock is this machine's.
+    """
+    if _frozen is not None:
+        return _frozen.now
+    if connection.vendor != "postgresql":
+        return datetime.now(UTC)
+    return _ask(connection) if nested else None
+
+
+def transaction_start(connection: BaseDatabaseWrapper) -> datetime:
+    """Return what the server's now() is in the transaction under way."""
+    return _ask(connection, "SELECT now()")
+
+
+def _ask(connection: BaseDatabaseWrapper, query: str = "SELECT clock_timestamp()") -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        moment: datetime = cursor.fetchone()[0]
+    return moment

@@ -1,0 +1,143 @@
+"""The one settings dict, `DEADLETTER`, read at the moment of use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from .backoff import UnregisteredBackoff
+from .durations import as_timedelta
+from .payload import SIZE_LIMIT
+from .status import FailureReason
+
+#: What a queue or a message may be called: no white space, quotes, control characters, or SQL.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,199}")
+
+Classifier = Callable[[BaseException], FailureReason | int | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`DEADLETTER` with its defaults. Keys of the dict are these names in capitals."""
+
+    #: Queues created by `migrate` when missing: {name: {field of Queue: value}}.
+    queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Reasons that quarantine at once instead of counting.
+    permanent_reasons: frozenset[FailureReason] = frozenset()
+    #: Called with the exception; returns a FailureReason, or None to leave it to the defaults.
+    classify: Classifier | None = None
+    #: Bytes of JSON a payload may have.
+    payload_limit: int = SIZE_LIMIT
+    #: Messages of one stream in one claim, so that a busy stream cannot starve the others.
+    stream_cap: int = 25
+    #: First and longest delay of a message whose name no handler knows.
+    unregistered_base: timedelta = timedelta(seconds=1)
+    unregistered_cap: timedelta = timedelta(seconds=60)
+
+    @property
+    def unregistered(self) -> UnregisteredBackoff:
+        return UnregisteredBackoff(base=self.unregistered_base, cap=self.unregistered_cap)
+
+
+def get_settings() -> Settings:
+    """Return the settings in force. Raises ValueError for what `manage.py check` refuses."""
+    values, problems = _read()
+    if problems:
+        raise ValueError(f"settings.DEADLETTER is invalid: {problems[0].text}")
+    return Settings(**values)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the dict, for the system checks."""
+
+    kind: str
+    text: str
+    hint: str
+
+
+def problems() -> list[Problem]:
+    return _read()[1]
+
+
+def _read() -> tuple[dict[str, Any], list[Problem]]:
+    given = getattr(django_settings, "DEADLETTER", {})
+    if not isinstance(given, Mapping):
+        return {}, [Problem("type", "DEADLETTER must be a dict", "DEADLETTER = {…}")]
+    values: dict[str, Any] = {}
+    found: list[Problem] = []
+    for key, value in given.items():
+        reader = _READERS.get(key)
+        if reader is None:
+            found.append(
+                Problem("unknown", f"unknown key {key!r}", f"known keys: {', '.join(_READERS)}")
+            )
+            continue
+        try:
+            values[key.lower()] = reader(value)
+        except (ValueError, TypeError, ImportError) as error:
+            found.append(Problem("value", f"{key}: {error}", _HINTS[key]))
+    return values, found
+
+
+def _queues(value: Any) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(value, Mapping):
+        raise TypeError("expected a dict of queue names")
+    for name, policy in value.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a queue name (letters, digits and _.:/@+-)")
+        if not isinstance(policy, Mapping):
+            raise TypeError(f"queue {name!r}: expected a dict of fields, got {policy!r}")
+    return value
+
+
+def _reasons(value: Any) -> frozenset[FailureReason]:
+    return frozenset(FailureReason(reason) for reason in value)
+
+
+def _classifier(value: Any) -> Classifier | None:
+    from django.utils.module_loading import import_string
+
+    if isinstance(value, str):
+        value = import_string(value)
+    if value is not None and not callable(value):
+        raise TypeError(f"expected a callable or its dotted path, got {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def _positive(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"expected a positive whole number, got {value!r}")
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "QUEUES": _queues,
+    "PERMANENT_REASONS": _reasons,
+    "CLASSIFY": _classifier,
+    "PAYLOAD_LIMIT": _positive,
+    "STREAM_CAP": _positive,
+    "UNREGISTERED_BASE": as_timedelta,
+    "UNREGISTERED_CAP": as_timedelta,
+}
+_HINTS = {
+    "QUEUES": 'for example {"mail": {"max_attempts": 3, "backoff_base": 10}}',
+    "PERMANENT_REASONS": "for example [FailureReason.VALIDATION_FAILURE]",
+    "CLASSIFY": 'for example "shop.failures.classify"',
+    "PAYLOAD_LIMIT": "bytes, for example 262144",
+    "STREAM_CAP": "messages of one stream per claim, for example 25",
+    "UNREGISTERED_BASE": "seconds or a timedelta",
+    "UNREGISTERED_CAP": "seconds or a timedelta",
+}
+
+
+def _names() -> Iterator[str]:
+    return (item.name.upper() for item in fields(Settings))
+
+
+assert set(_READERS) == set(_names()) == set(_HINTS)  # noqa: S101 - one list, three columns

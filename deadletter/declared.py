@@ -1,0 +1,51 @@
+"""Queues declared in settings exist after `migrate`; from then on the row is the truth."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.apps.registry import Apps
+from django.db import router
+
+from .conf import get_settings
+from .models import Queue
+
+logger = logging.getLogger("deadletter")
+
+
+def create_declared_queues(*, using: str, apps: Apps, **kwargs: Any) -> None:
+    """Create missing queues of DEADLETTER["QUEUES"], and "default". Existing rows stay as edited."""
+    if not router.allow_migrate_model(using, Queue) or not _has_table(apps):
+        return
+    declared = {"default": {}, **get_settings().queues}
+    existing = set(Queue.objects.using(using).values_list("name", flat=True))
+    # A dead queue may be declared after the queue that names it, so targets come first.
+    for name in sorted(declared, key=lambda name: "dead_queue" in declared[name]):
+        if name not in existing:
+            _create(name, dict(declared[name]), using)
+
+
+def _create(name: str, policy: dict[str, Any], using: str) -> None:
+    target = policy.get("dead_queue")
+    if isinstance(target, str):
+        found = Queue.objects.using(using).filter(name=target).first()
+        if found is None:
+            raise ValueError(
+                f'DEADLETTER["QUEUES"]["{name}"]: dead_queue {target!r} does not exist; declare it '
+                "as a queue as well."
+            )
+        policy["dead_queue"] = found
+        policy.setdefault("on_poison", "dead_queue")
+    queue = Queue(name=name, **policy)
+    queue.save(using=using, force_insert=True)
+    logger.info("created queue %s", name)
+
+
+def _has_table(apps: Apps) -> bool:
+    """Migrated back to zero, there is no table to fill."""
+    try:
+        apps.get_model("deadletter", "Queue")
+    except LookupError:
+        return False
+    return True

@@ -1,0 +1,26 @@
+"""Durations are timedeltas or seconds; inside the package they are timedeltas."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+Duration = timedelta | float | int
+
+#: Far above any sensible delay, far below what timestamps overflow at.
+LONGEST = timedelta(days=36_500)
+
+
+def as_timedelta(value: Duration, *, field: str = "duration") -> timedelta:
+    """Return the duration as a timedelta. Raises ValueError for anything but 0 … 100 years."""
+    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
+        raise ValueError(f"{field}: expected a timedelta or seconds, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{field}: must be finite, got {value!r}")
+    if not isinstance(value, timedelta):
+        if abs(value) > LONGEST.total_seconds():
+            raise ValueError(f"{field}: must be between 0 and 100 years, got {value!r}")
+        value = timedelta(seconds=value)
+    if not timedelta(0) <= value <= LONGEST:
+        raise ValueError(f"{field}: must be between 0 and 100 years, got {value!r}")
+    return value

@@ -1,0 +1,71 @@
+"""What can go wrong, said so that the reader knows what to do now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+
+class DeadletterError(Exception):
+    """Base of everything deadletter raises on purpose."""
+
+
+class MessageRejected(DeadletterError, ValueError):
+    """A message was refused at the door; nothing was stored. `field` names the culprit."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class PayloadRejected(MessageRejected):
+    """The payload or a header cannot be stored as JSON on every database."""
+
+
+class UnknownQueue(MessageRejected):
+    """No queue of that name exists."""
+
+    def __init__(self, name: str, existing: Iterable[str]) -> None:
+        self.name = name
+        self.existing = sorted(existing)
+        there = ", ".join(self.existing) or "none"
+        super().__init__(
+            "queue",
+            f"there is no queue {name!r} (existing: {there}). Create it with "
+            f"Queue.objects.create(name={name!r}), or declare it in "
+            f'DEADLETTER["QUEUES"] and run "manage.py migrate".',
+        )
+
+
+class LeaseLost(DeadletterError):
+    """
+    The caller does not, or no longer, hold the lease of `ids`; nothing was changed for them.
+
+    What else was in the same call has been applied.
+    """
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self.ids = sorted(ids)
+        named = ", ".join(str(id) for id in self.ids[:20])
+        more = f" and {len(self.ids) - 20} more" if len(self.ids) > 20 else ""
+        super().__init__(
+            f"the lease of message {named}{more} is not yours: the token is wrong or used, or the "
+            "lease ran out. Nothing was changed; whoever holds the message now will settle it."
+        )
+
+
+class Undecodable(DeadletterError, ValueError):
+    """A stored payload is not the JSON it should be; only this message is affected."""
+
+
+class Permanent(DeadletterError):
+    """Raise in a handler: this message can never succeed, quarantine it at once."""
+
+
+class Retry(DeadletterError):
+    """Raise in a handler: fail, but try again `after` this delay instead of the policy's."""
+
+    def __init__(self, why: str = "", *, after: timedelta | float | None = None) -> None:
+        super().__init__(why)
+        self.after = after

@@ -1,0 +1,192 @@
+"""What is kept of a failure: printable text, a reason, and a fingerprint to group it by."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from types import TracebackType
+
+from .status import FailureReason
+
+#: Bytes of error text kept per message.
+ERROR_LIMIT = 64 * 1024
+#: Bytes of traceback kept per attempt in the history.
+TRACEBACK_LIMIT = 16 * 1024
+#: Attempts remembered per message; the oldest entry goes first.
+HISTORY_LIMIT = 25
+
+
+def printable(text: object, *, limit: int = ERROR_LIMIT) -> str:
+    """
+    Make any object text that every database and terminal can take, at most `limit` bytes.
+
+    Recording a failure must not fail: PostgreSQL refuses NUL, both databases refuse lone
+    surrogates, and `__str__` itself may raise.
+    """
+    try:
+        text = str(text)
+    except BaseException as error:
+        text = f"<unprintable {type(error).__name__}>"
+    head = text[: limit + 1]  # a character has one byte at least: no need to encode 50 MB
+    clean = head.encode("utf-8", "replace").decode("utf-8").translate(_UNPRINTABLE)
+    data = clean.encode()
+    if len(data) <= limit and len(head) == len(text):
+        return clean
+    return data[: limit - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
+
+
+_CUT = "[…]"
+#: Control characters other than tab and newline, as the replacement character.
+_UNPRINTABLE = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
+del _UNPRINTABLE[ord("\t")], _UNPRINTABLE[ord("\n")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """An exception as it is stored."""
+
+    text: str
+    traceback: str
+    exception: str
+    frame: str
+
+
+def describe(error: BaseException) -> Description:
+    """Take from an exception what an operator needs. Never raises."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else _path(kind)
+    text = printable(error)
+    try:
+        lines = "".join(traceback.format_exception(error, limit=-50))
+    except BaseException as problem:
+        lines = f"<no traceback: {type(problem).__name__}>"
+    return Description(
+        text=f"{name}: {text}" if text else name,
+        # The end of a traceback says what happened: cut the beginning.
+        traceback=printable(lines[-TRACEBACK_LIMIT:], limit=TRACEBACK_LIMIT),
+        exception=name,
+        frame=_top_frame(error.__traceback__),
+    )
+
+
+def fingerprint(name: str, cause: str, frame: str = "") -> str:
+    """
+    Group failures that are the same to an operator: message name, exception, place.
+
+    No line numbers and no values, so that neither a deploy nor a customer makes a new group.
+    """
+    return hashlib.sha256("\x1f".join((name, cause, frame)).encode()).hexdigest()[:16]
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+_LIBRARIES = tuple(
+    {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_OWN = __name__.partition(".")[0] + "."
+
+
+def _top_frame(tb: TracebackType | None) -> str:
+    """Return `module:function` of the innermost frame of the application."""
+    application = anywhere = ""
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        module = str(tb.tb_frame.f_globals.get("__name__", "?"))
+        anywhere = f"{module}:{code.co_qualname}"
+        if not module.startswith(_OWN) and not code.co_filename.startswith(_LIBRARIES):
+            application = anywhere
+        tb = tb.tb_next
+    return application or anywhere
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A message that did one activity of an instance."""
+
+    name: str
+    id: int | None = None
+
+    def __str__(self) -> str:
+        return f"activity {self.name}#{self.id}"
+
+
+@dataclass(frozen=True)
+class Orchestration:
+    """A message that drove an instance."""
+
+    instance: str
+    execution_id: int | None = None
+
+    def __str__(self) -> str:
+        return f"orchestration {self.instance}"
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A message that belongs to nothing larger."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"message {self.name}"
+
+
+@dataclass(frozen=True)
+class FailedDeserialization:
+    """A message whose payload could never be read."""
+
+    error: str
+
+    def __str__(self) -> str:
+        return f"message that cannot be decoded ({self.error})"
+
+
+MessageType = Activity | Orchestration | Plain | FailedDeserialization
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorDetails:
+    """Why something failed for good, as a value that owners can store and pass on."""
+
+    category: str
+    text: str
+    attempts: int = 0
+    max_attempts: int | None = None
+    last_error: str | None = None
+    message_type: MessageType | None = None
+
+    @property
+    def is_retryable(self) -> bool:
+        """Only trouble of the infrastructure passes by itself; poison never does."""
+        return self.category == "infrastructure"
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def Poison(  # noqa: N802 - reads as the name of the variant it makes
+        cls,
+        *,
+        attempts: int,
+        max_attempts: int | None,
+        last_error: str | None,
+        message_type: MessageType,
+    ) -> ErrorDetails:
+        limit = "no limit" if max_attempts is None else f"max {max_attempts}"
+        return cls(
+            category="poison",
+            text=f"poison: {message_type} exceeded {attempts} attempts ({limit})",
+            attempts=attempts,
+            max_attempts=max_attempts,
+            last_error=last_error,
+            message_type=message_type,
+        )
+
+
+def cause_of(reason: FailureReason, exception: str | None) -> str:
+    """Name what a group of failures has in common: the exception, or the reason without one."""
+    return exception or reason.name

@@ -1,0 +1,59 @@
+"""
+The verbs: everything that happens to a message between `send` and its end.
+
+This package is the only code that writes queue rows. Reading order: enqueue, claim, settle,
+streams, quarantine, sweep, batch; recover holds what people decide.
+"""
+
+from __future__ import annotations
+
+from ..exceptions import LeaseLost
+from .batch import process_batch
+from .claim import claim
+from .enqueue import Outgoing, asend, asend_many, send, send_many
+from .quarantine import Poisoning
+from .settle import abandon, complete, fail, release, renew
+from .sweep import Sweep, sweep
+from .values import (
+    Batch,
+    Claimed,
+    ClaimRequest,
+    Completed,
+    Completion,
+    Failure,
+    Outcome,
+    Poisoned,
+    Released,
+    Scheduled,
+    WorkBatch,
+)
+
+__all__ = [
+    "Batch",
+    "ClaimRequest",
+    "Claimed",
+    "Completed",
+    "Completion",
+    "Failure",
+    "LeaseLost",
+    "Outcome",
+    "Outgoing",
+    "Poisoned",
+    "Poisoning",
+    "Released",
+    "Scheduled",
+    "Sweep",
+    "WorkBatch",
+    "abandon",
+    "asend",
+    "asend_many",
+    "claim",
+    "complete",
+    "fail",
+    "process_batch",
+    "release",
+    "renew",
+    "send",
+    "send_many",
+    "sweep",
+]

@@ -1,0 +1,57 @@
+"""Everything a worker reports and asks for, in ONE transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..status import Status
+from . import settle, streams
+from .claim import take
+from .transaction import Transaction, in_transaction
+from .values import Batch, ClaimRequest, Completion, Failure, Scheduled, WorkBatch
+
+
+def process_batch(
+    *,
+    worker: str,
+    token: str | None = None,
+    completions: Sequence[Completion] = (),
+    failures: Sequence[Failure] = (),
+    releases: Sequence[int | Completion] = (),
+    claim: ClaimRequest | None = None,
+    using: str | None = None,
+) -> WorkBatch:
+    """
+    Settle what was done, give back what was not, and claim more: all of it or nothing.
+
+    `token` is the lease of every report that names none itself. Reports of messages that are not
+    (or no longer) the caller's are skipped and returned as `lost`. What failed in this call is not
+    claimed by it again, what was released may be.
+    """
+    done = [item if item.token else replace(item, token=token) for item in completions]
+    failed = [item if item.token else replace(item, token=token) for item in failures]
+    back = [
+        item if isinstance(item, Completion) else Completion(item, Status(0), token)
+        for item in releases
+    ]
+    ids = {item.id for item in (*done, *failed, *back)}
+
+    def work(tx: Transaction) -> WorkBatch:
+        if failed or back:
+            # All streams of this transaction at once and in order: two reports that lock the same
+            # streams in several steps could wait for each other.
+            streams.lock(tx, ids)
+        outcomes = settle.completing(tx, done) if done else {}
+        if failed:
+            outcomes |= settle.failing(tx, failed, by=worker)
+        if back:
+            outcomes |= settle.releasing(tx, back)
+        taken = Batch("")
+        if claim is not None and claim.limit:
+            waiting = [id for id, what in outcomes.items() if isinstance(what, Scheduled)]
+            taken = take(tx, claim, worker=worker, exclude=waiting)
+        lost = sorted(ids - outcomes.keys())
+        return WorkBatch(taken.token, taken.messages, taken.dead, outcomes, lost)
+
+    return in_transaction(work, using=using)

@@ -1,0 +1,247 @@
+"""Who gets which messages? select, judge, lease, park, look further."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from .. import sql
+from ..conf import get_settings
+from ..durations import Duration, as_timedelta
+from ..failures import HISTORY_LIMIT
+from ..models import Queue
+from ..status import FailureReason, Status
+from . import streams
+from .quarantine import Death, quarantine
+from .transaction import Stream, Transaction, in_transaction
+from .values import Batch, Claimed, ClaimRequest
+
+#: How often one claim looks further when what it met was blocked.
+ROUNDS = 10
+#: Everything a claim may take at once; above 500 nothing is gained.
+LIMIT = 10_000
+
+
+def claim(
+    queues: Sequence[str] | None = None,
+    limit: int = 100,
+    worker: str = "worker",
+    lease: Duration | None = None,
+    using: str | None = None,
+) -> Batch:
+    """
+    Take up to `limit` due messages under a lease and count the attempt, in one transaction.
+
+    `queues` in order of preference; None: all but dead queues. `lease` defaults to the queue's.
+    A message that has used up its attempts is quarantined instead, without being returned.
+    """
+    request = ClaimRequest(queues, limit, lease)
+    return in_transaction(lambda tx: take(tx, request, worker=worker), using=using)
+
+
+def take(
+    tx: Transaction, request: ClaimRequest, *, worker: str, exclude: Collection[int] = ()
+) -> Batch:
+    """Claim inside a transaction; `exclude` are messages that failed in it a moment ago."""
+    if not 0 <= request.limit <= LIMIT:
+        raise ValueError(f"limit: expected 0 to {LIMIT:,}, got {request.limit!r}")
+    lease = None if request.lease is None else as_timedelta(request.lease, field="lease")
+    if lease == timedelta(0):
+        raise ValueError("lease: must be longer than nothing")
+    taking = _Taking(tx, secrets.token_hex(8), worker, lease, request.limit, exclude=set(exclude))
+    for level in _levels(tx, request.queues):
+        for _ in range(ROUNDS):
+            if not taking.room or not taking.look(level):
+                break
+    return Batch(taking.token, taking.messages, taking.dead)
+
+
+def _levels(tx: Transaction, queues: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    """Yield the places to look at: one on PostgreSQL, (queue, priority) by priority on SQLite."""
+    if queues is None:
+        names = Queue.objects.using(tx.using).filter(sources=None).order_by("name")
+        queues = list(names.values_list("name", flat=True))
+    if not tx.is_sqlite:
+        yield {"queues": list(queues)}
+        return
+    policies = Queue.objects.using(tx.using).filter(name__in=queues, paused=False)
+    by_name = {queue.name: queue for queue in policies}
+    for name in dict.fromkeys(queues):
+        for priority in range(10 if name in by_name else 0):
+            queue = by_name[name]
+            yield {
+                "queue_id": queue.pk,
+                "priority": priority,
+                "max_attempts": queue.max_attempts,
+                "lease_timeout": queue.lease_timeout,
+            }
+
+
+#: The messages to lease in order, and the stream they belong to.
+_Run = tuple[Stream | None, list[int]]
+
+
+@dataclass
+class _Taking:
+    """One claim under way."""
+
+    tx: Transaction
+    token: str
+    worker: str
+    lease: timedelta | None
+    limit: int
+    exclude: set[int]
+    messages: list[Claimed] = field(default_factory=list)
+    dead: list[int] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        return self.limit - len(self.messages)
+
+    def look(self, level: dict[str, Any]) -> bool:
+        """Claim what is due at a level; say whether it is worth looking again."""
+        room = self.room
+        rows = self._candidates(level, room)
+        turns: dict[int, int] = {}
+        for row in rows:
+            turns.setdefault(row[1], len(turns))
+        leased = [row for row in rows if row[0] == "leased"]
+        leased.sort(key=lambda row: turns[row[1]])
+        self.messages += [self._claimed(row[5:]) for row in leased]
+        others = [row for row in rows if row[0] not in ("leased", "lease")]
+        if others:
+            self._judge(others)
+        return len(turns) >= room and bool(others)
+
+    def _candidates(self, level: dict[str, Any], room: int) -> list[sql.Row]:
+        params = {"lease": self.lease, **level}
+        if self.tx.is_sqlite and self.lease is None:
+            params["lease"] = level["lease_timeout"]
+        return self.tx.run(
+            "claim",
+            limit=room,
+            token=self.token,
+            worker=self.worker,
+            exclude=sorted(self.exclude),
+            **params,
+        )
+
+    def _judge(self, rows: list[sql.Row]) -> None:
+        """Deal with candidates that are not simply leased."""
+        deaths: list[Death] = []
+        runs: list[_Run] = []
+        blocked: dict[Stream, list[int]] = {}
+        candidates: dict[Stream, list[int]] = {}
+        for verdict, id, queue_id, stream, locked in (row[:5] for row in rows):
+            if verdict == "stream" and locked:
+                candidates.setdefault((queue_id, stream), []).append(id)
+            elif verdict == "stream":
+                # Somebody is changing the stream at this moment. Leave the message due: parking it
+                # now, without the lock, could hide it from the one who would have to wake it.
+                self.exclude.add(id)
+            elif verdict == "lost":
+                runs.append((None, [id]))
+            else:
+                deaths.append(_death(id, verdict))
+        self._choose(candidates, runs, deaths, blocked)
+        self._lease(runs, candidates, blocked)
+        if blocked:
+            streams.park(self.tx, blocked, exclude=self.exclude)
+        if deaths:
+            self.dead += quarantine(self.tx, deaths, by=self.worker)
+
+    def _choose(
+        self,
+        candidates: dict[Stream, list[int]],
+        runs: list[_Run],
+        deaths: list[Death],
+        blocked: dict[Stream, list[int]],
+    ) -> None:
+        """Decide for each stream: a run, some deaths, or nothing to be had now."""
+        cap = get_settings().stream_cap
+        heads = streams.read(self.tx, candidates, cap=cap, exclude=self.exclude)
+        room = self.room - len(runs)
+        for stream, ids in candidates.items():
+            if stream not in heads:
+                blocked[stream] = ids
+                continue
+            policy, halted_at, members = heads[stream]
+            choice = streams.choose_run(
+                members, policy=policy, halted_at=halted_at, room=min(cap, room)
+            )
+            deaths += [_death(id, "exhausted") for id in choice.exhausted]
+            deaths += [_death(id, "expired") for id in choice.expired]
+            if choice.run:
+                runs.append((stream, choice.run))
+                room -= len(choice.run)
+            elif choice.blocked:
+                dying = {*choice.exhausted, *choice.expired}
+                blocked[stream] = [id for id in ids if id not in dying]
+            else:
+                # No room left, or all that was read is dying: another look decides.
+                self.exclude.update(ids if room <= 0 else ())
+        for stream in [stream for stream, ids in blocked.items() if not ids]:
+            del blocked[stream]
+
+    def _lease(
+        self,
+        runs: list[_Run],
+        candidates: dict[Stream, list[int]],
+        blocked: dict[Stream, list[int]],
+    ) -> None:
+        """Lease the runs; what is left of their streams' candidates waits for them, parked."""
+        if not runs:
+            return
+        rows = self.tx.run(
+            "lease_runs",
+            ids=[id for _, run in runs for id in run],
+            runs=[n for n, (_, run) in enumerate(runs) for _ in run],
+            places=[place for _, run in runs for place, _ in enumerate(run, 1)],
+            token=self.token,
+            worker=self.worker,
+            lease=self.lease,
+            history_limit=HISTORY_LIMIT,
+        )
+        leased = {row[0]: row for row in rows}
+        held = set()
+        for stream, run in runs:
+            taken = [id for id in run if id in leased]
+            self.messages += [self._claimed(leased[id]) for id in taken]
+            if taken and stream is not None:
+                held.add(stream)
+        for stream, ids in candidates.items():
+            rest = [id for id in ids if id not in leased]
+            if stream in held and rest:
+                blocked[stream] = rest
+            elif stream not in blocked:
+                # Another claim looks at the head: nothing holds the stream, so nothing is parked.
+                self.exclude.update(rest)
+
+    def _claimed(self, row: sql.Row) -> Claimed:
+        return Claimed(
+            id=row[0],
+            queue=row[1],
+            name=row[2],
+            kind=row[3],
+            raw_payload=row[4],
+            raw_headers=row[5],
+            stream=row[6],
+            attempt=row[7],
+            max_attempts=row[8],
+            status=Status(row[9]),
+            fence=row[10],
+            created_at=sql.as_datetime(row[11], self.tx.connection),  # type: ignore[arg-type]
+            instance=row[12],
+            execution_id=row[13],
+            activity_id=row[14],
+            token=self.token,
+        )
+
+
+def _death(id: int, verdict: str) -> Death:
+    if verdict == "expired":
+        return Death(id, FailureReason.EXPIRED, "expired before it was handled")
+    return Death(id, FailureReason.POISON_MESSAGE)

@@ -1,0 +1,209 @@
+"""What becomes of a message that can never succeed? One transaction: record, delete, unblock."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import signals
+from ..failures import HISTORY_LIMIT, cause_of, fingerprint
+from ..models import OnPoison, StreamPolicy
+from ..status import FailureReason
+from . import streams
+from .transaction import Transaction
+
+logger = logging.getLogger("deadletter")
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why a message dies. The row must be locked or lockable; gone or busy rows are skipped."""
+
+    id: int
+    reason: FailureReason = FailureReason.POISON_MESSAGE
+    verdict: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisoning:
+    """A message left its queue for good: what listeners and the log are told. No payload."""
+
+    message_id: int
+    queue: str
+    name: str
+    stream: str | None
+    attempts: int
+    reason: FailureReason
+    last_failure_reason: FailureReason | None
+    last_error: str | None
+    fingerprint: str
+    destination: str
+
+
+def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int, Poisoning]:
+    """
+    Move dying messages where they block nobody: poison records, the dead queue, or nowhere.
+
+    Promises: insert before delete, one record however many race, streams go on (or halt), and the
+    announcement only after commit. The caller holds the locks of the streams.
+    """
+    wanted = {death.id: death for death in deaths}
+    dying = _read(tx, wanted)
+    by_policy: dict[str, list[_Dying]] = {}
+    for row in dying:
+        by_policy.setdefault(row.destination, []).append(row)
+    for row in by_policy.pop(OnPoison.DISCARD, []):
+        row.log("discarded message %s %s of queue %s for good: %s")
+    buried = [row.id for row in by_policy.pop(OnPoison.DEAD_QUEUE, [])]
+    if buried:
+        tx.run("bury", ids=buried)
+    records = [row for rows in by_policy.values() for row in rows]
+    if records:
+        tx.run("quarantine", by=by, rows=json.dumps([row.record() for row in records]))
+    if dying:
+        tx.run("delete", ids=[row.id for row in dying])
+        streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
+    events = {row.id: row.event() for row in dying}
+    _announce(tx, list(events.values()))
+    return events
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dying:
+    """A locked row and its judgement."""
+
+    death: Death
+    id: int
+    queue_id: int
+    stream: str | None
+    name: str
+    attempts: int
+    last_reason: FailureReason | None
+    error: str | None
+    exception: str | None
+    frame: str | None
+    queue: str
+    max_attempts: int | None
+    stream_policy: str
+    on_poison: str
+    dead_queue: str | None
+
+    @property
+    def destination(self) -> str:
+        # What dies inside a dead queue has no dead queue of its own, hence "quarantine" there.
+        return OnPoison.QUARANTINE if self.on_poison == "broken" else self.on_poison
+
+    @property
+    def in_stream(self) -> tuple[int, str] | None:
+        return None if self.stream is None else (self.queue_id, self.stream)
+
+    @property
+    def group(self) -> str:
+        cause = cause_of(self.last_reason or self.death.reason, self.exception)
+        return fingerprint(self.name, cause, self.frame or "")
+
+    @property
+    def verdict(self) -> str:
+        if self.death.verdict:
+            return self.death.verdict
+        limit = "unlimited" if self.max_attempts is None else max(self.max_attempts, 1)
+        return f"gave up after {self.attempts} of {limit} attempts"
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "reason": int(self.death.reason),
+            "verdict": self.verdict,
+            "fingerprint": self.group,
+            "halts": self.stream is not None and self.stream_policy == StreamPolicy.HALT,
+        }
+
+    def event(self) -> Poisoning:
+        return Poisoning(
+            message_id=self.id,
+            queue=self.queue,
+            name=self.name,
+            stream=self.stream,
+            attempts=self.attempts,
+            reason=self.death.reason,
+            last_failure_reason=self.last_reason,
+            last_error=self.error,
+            fingerprint=self.group,
+            destination=self.dead_queue or self.destination
+            if self.destination == OnPoison.DEAD_QUEUE
+            else self.destination,
+        )
+
+    def log(self, text: str) -> None:
+        logger.warning(text, self.name, self.id, self.queue, self.verdict)
+
+
+def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
+    rows = tx.run("read_dying", ids=sorted(wanted))
+    lost = {row[0]: row[10] for row in rows if row[9]}
+    if lost:
+        tx.run("record_lost", ids=sorted(lost), history_limit=HISTORY_LIMIT)
+    dying = []
+    for row in rows:
+        is_lost = row[0] in lost
+        reason = FailureReason.WORKER_LOST if is_lost else row[5] and FailureReason.read(row[5])
+        dying.append(
+            _Dying(
+                death=wanted[row[0]],
+                id=row[0],
+                queue_id=row[1],
+                stream=row[2],
+                name=row[3],
+                attempts=row[4],
+                last_reason=reason,
+                error=_lost_text(lost[row[0]]) if is_lost else row[6],
+                exception=None if is_lost else row[7],
+                frame=None if is_lost else row[8],
+                queue=row[11],
+                max_attempts=row[12],
+                stream_policy=row[13],
+                on_poison=row[14],
+                dead_queue=row[15],
+            )
+        )
+        if row[14] == "broken":
+            logger.warning(
+                "queue %s has no usable dead queue; message %s %s is quarantined instead. "
+                "Correct the queue's policy.",
+                row[11],
+                row[3],
+                row[0],
+            )
+    return dying
+
+
+def _lost_text(worker: str | None) -> str:
+    return f"worker {worker} did not report before its lease ran out"
+
+
+def _announce(tx: Transaction, events: list[Poisoning]) -> None:
+    def tell() -> None:
+        for event in events:
+            logger.warning(
+                "poisoned message %s %s of queue %s after %s attempts (%s, last failure %s): %s",
+                event.name,
+                event.message_id,
+                event.queue,
+                event.attempts,
+                event.reason.name,
+                event.last_failure_reason.name if event.last_failure_reason else "none",
+                event.destination,
+            )
+            for receiver, answer in signals.message_poisoned.send_robust(
+                sender=Poisoning, poison=event, using=tx.using
+            ):
+                if isinstance(answer, Exception):
+                    logger.error(
+                        "receiver %r of message_poisoned raised", receiver, exc_info=answer
+                    )
+
+    if events:
+        tx.after_commit(tell)

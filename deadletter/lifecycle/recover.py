@@ -1,0 +1,206 @@
+"""What people decide about messages: retry, remove, hurry, release, poison by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import F
+from django.dispatch import Signal
+
+from .. import signals, sql
+from ..models import Message, PoisonRecord, Queue
+from ..status import FailureReason, Status
+from . import streams
+from .quarantine import Death, quarantine
+from .transaction import Stream, Transaction, in_transaction
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What became of each id: done, not there, or refused with the reason."""
+
+    done: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+def retry(
+    poison_ids: Iterable[int],
+    *,
+    queue: str | None = None,
+    payload: str | None = None,
+    delays: Sequence[timedelta] | None = None,
+    by: str = "",
+    using: str | None = None,
+) -> Verdicts:
+    """
+    Put poisoned messages back under their own ids: attempts 0, FAILED cleared, stages kept.
+
+    `payload` is JSON text that passed the door; `delays` are per id, in the order given.
+    """
+    ids = list(dict.fromkeys(poison_ids))
+    waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
+
+    def work(tx: Transaction) -> Verdicts:
+        records = _lock_poison(tx, ids)
+        there = sorted(records)
+        rows = tx.run(
+            "restore",
+            ids=there,
+            delays=[sql.microseconds(waits[id]) for id in there],
+            queue=queue,
+            payload=payload,
+        )
+        back = {row[0] for row in rows}
+        done = [id for id in there if records[id].message_id in back]
+        PoisonRecord.objects.using(tx.using).filter(pk__in=done).delete()
+        streams.wake(tx, _streams(tx, (records[id] for id in done)))
+        _announce(tx, signals.poison_retried, [records[id].message_id for id in done], by)
+        left = [records[id] for id in there if id not in set(done)]
+        return Verdicts(done, _absent(ids, records), _why_not(tx, left, queue))
+
+    return in_transaction(work, using=using)
+
+
+def remove(poison_ids: Iterable[int], *, by: str = "", using: str | None = None) -> Verdicts:
+    """Remove poison records for good; a stream one of them halted goes on."""
+    ids = list(dict.fromkeys(poison_ids))
+
+    def work(tx: Transaction) -> Verdicts:
+        records = _lock_poison(tx, ids)
+        PoisonRecord.objects.using(tx.using).filter(pk__in=records).delete()
+        streams.wake(tx, _streams(tx, records.values()))
+        _announce(
+            tx, signals.poison_removed, [record.message_id for record in records.values()], by
+        )
+        return Verdicts(sorted(records), _absent(ids, records))
+
+    return in_transaction(work, using=using)
+
+
+def hurry(message_ids: Iterable[int], *, using: str | None = None) -> Verdicts:
+    """Retry failed messages now instead of at the end of their backoff, with a fresh count."""
+
+    def work(tx: Transaction, message: Message, state: str) -> str:
+        if state != "failed":
+            return f"message {message.pk} is {state}; only a failed one can be retried now"
+        _rows(tx, message).update(
+            available_at=tx.time(),
+            attempts=0,
+            status=F("status").bitand(~int(Status.FAILED)),
+        )
+        return ""
+
+    return _each_waiting(message_ids, work, using)
+
+
+def let_pass(message_ids: Iterable[int], *, using: str | None = None) -> Verdicts:
+    """Release messages by name: each may pass a waiting or poisoned predecessor of its stream."""
+
+    def work(tx: Transaction, message: Message, state: str) -> str:
+        if message.stream is None:
+            return f"message {message.pk} belongs to no stream, so nothing holds it back"
+        if state == "active":
+            return f"message {message.pk} is active; only its worker can release it"
+        changes: dict[str, Any] = {"released_at": tx.time()}
+        if state == "blocked":
+            changes["available_at"] = tx.time()
+        _rows(tx, message).update(**changes)
+        return ""
+
+    return _each_waiting(message_ids, work, using)
+
+
+def poison(
+    message_ids: Iterable[int], *, why: str, by: str = "operator", using: str | None = None
+) -> Verdicts:
+    """Quarantine messages by hand. One that is being handled is refused."""
+
+    def work(tx: Transaction, message: Message, state: str) -> str:
+        if state == "active":
+            return f"message {message.pk} is active; wait for its lease to end"
+        quarantine(tx, [Death(message.pk, FailureReason.OPERATOR, why)], by=by)
+        return ""
+
+    return _each_waiting(message_ids, work, using)
+
+
+def discard(message_ids: Iterable[int], *, using: str | None = None) -> Verdicts:
+    """Remove waiting messages for good. One that is being handled is refused."""
+
+    def work(tx: Transaction, message: Message, state: str) -> str:
+        if state == "active":
+            return f"message {message.pk} is active; wait for its lease to end"
+        tx.run("delete", ids=[message.pk])
+        return ""
+
+    return _each_waiting(message_ids, work, using)
+
+
+def _each_waiting(
+    message_ids: Iterable[int],
+    work: Callable[[Transaction, Message, str], str],
+    using: str | None,
+) -> Verdicts:
+    """Lock streams, then rows; do the work on each, or note why it was refused."""
+    ids = list(dict.fromkeys(message_ids))
+
+    def all_of_them(tx: Transaction) -> Verdicts:
+        streams.lock(tx, ids)
+        rows = Message.objects.using(tx.using).light().select_for_update().order_by("pk")
+        found = {message.pk: message for message in rows.filter(pk__in=ids)}
+        verdicts = Verdicts(missing=_absent(ids, found))
+        for id, message in found.items():
+            if problem := work(tx, message, message.state(tx.time())):
+                verdicts.refused[id] = problem
+            else:
+                verdicts.done.append(id)
+        streams.wake(tx, {(m.queue_id, m.stream) for m in found.values() if m.stream is not None})
+        return verdicts
+
+    return in_transaction(all_of_them, using=using)
+
+
+def _rows(tx: Transaction, message: Message) -> Any:
+    return Message.objects.using(tx.using).filter(pk=message.pk)
+
+
+def _lock_poison(tx: Transaction, ids: list[int]) -> dict[int, PoisonRecord]:
+    tx.run("lock_streams_of_poison", ids=ids)
+    rows = PoisonRecord.objects.using(tx.using).light().select_for_update().order_by("pk")
+    return {record.pk: record for record in rows.filter(pk__in=ids)}
+
+
+def _streams(tx: Transaction, records: Iterable[PoisonRecord]) -> set[Stream]:
+    held = {(record.queue, record.stream) for record in records if record.stream is not None}
+    names = {queue for queue, _ in held}
+    queues = Queue.objects.using(tx.using).filter(name__in=names)
+    ids = dict(queues.values_list("name", "pk"))
+    return {(ids[queue], stream) for queue, stream in held if queue in ids}
+
+
+def _why_not(tx: Transaction, records: Sequence[PoisonRecord], queue: str | None) -> dict[int, str]:
+    existing = set(Queue.objects.using(tx.using).values_list("name", flat=True))
+    return {
+        record.pk: f"queue {queue or record.queue!r} does not exist; create it or name another"
+        if (queue or record.queue) not in existing
+        else f"an unfinished message with key {record.key!r} is in the queue; wait for it or "
+        "remove it first"
+        for record in records
+    }
+
+
+def _announce(tx: Transaction, signal: Signal, message_ids: Sequence[int], by: str) -> None:
+    def tell() -> None:
+        for id in message_ids:
+            signal.send_robust(sender=PoisonRecord, message_id=id, by=by, using=tx.using)
+
+    if message_ids:
+        tx.after_commit(tell)
+
+
+def _absent(ids: Iterable[int], found: Any) -> list[int]:
+    return [id for id in ids if id not in found]

@@ -1,0 +1,305 @@
+"""What became of a claimed message? complete, fail, release; and renew, abandon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from .. import sql
+from ..backoff import Backoff
+from ..conf import get_settings
+from ..durations import Duration, as_timedelta
+from ..exceptions import LeaseLost
+from ..failures import HISTORY_LIMIT, printable
+from ..status import FailureReason, Status
+from . import streams
+from .quarantine import Death, quarantine
+from .transaction import Transaction, in_transaction
+from .values import Completed, Completion, Failure, Outcome, Poisoned, Released, Scheduled
+
+Outcomes = dict[int, Outcome]
+#: Which token the caller says it holds for which message.
+Held = Mapping[int, str]
+
+_NOTHING = timedelta(0)
+
+
+def complete(
+    token: str,
+    ids: Iterable[int],
+    *,
+    status: Status | int = Status.PUBLISHED,
+    using: str | None = None,
+) -> Outcomes:
+    """
+    Finish messages: their rows are gone. With status 0 they are given back by name instead.
+
+    Raises: LeaseLost naming the ids that are not the caller's; the others are finished.
+    """
+    wanted = [Completion(id, status, token) for id in ids]
+    return _settled(wanted, lambda tx: completing(tx, wanted), using)
+
+
+def fail(
+    token: str, failures: Iterable[Failure], *, by: str | None = None, using: str | None = None
+) -> Outcomes:
+    """
+    Record failed attempts: each message waits for its retry, or is quarantined.
+
+    Raises: LeaseLost naming the ids that are not the caller's; the others are recorded.
+    """
+    wanted = [failure if failure.token else _with_token(failure, token) for failure in failures]
+
+    def work(tx: Transaction) -> Outcomes:
+        streams.lock(tx, {failure.id for failure in wanted})
+        return failing(tx, wanted, by=by or "worker")
+
+    return _settled(wanted, work, using)
+
+
+def release(
+    token: str, ids: Iterable[int], *, by_name: bool = False, using: str | None = None
+) -> Outcomes:
+    """
+    Give messages back unprocessed, the attempt refunded.
+
+    By name: each may pass a waiting or poisoned predecessor of its stream, never a leased one.
+    Raises: LeaseLost naming the ids that are not the caller's; the others are given back.
+    """
+    wanted = [Completion(id, 0, token) for id in ids]
+
+    def work(tx: Transaction) -> Outcomes:
+        streams.lock(tx, {item.id for item in wanted})
+        return releasing(tx, wanted, by_name={item.id for item in wanted} if by_name else ())
+
+    return _settled(wanted, work, using)
+
+
+def renew(
+    token: str, ids: Iterable[int], *, lease: Duration | None = None, using: str | None = None
+) -> None:
+    """
+    Let the leases end later, counted from now.
+
+    Raises: LeaseLost naming the ids whose lease is over or not the caller's; the others go on.
+    """
+    held = dict.fromkeys(ids, token)
+    lost = in_transaction(lambda tx: renewing(tx, held, lease=lease), using=using)
+    if lost:
+        raise LeaseLost(lost)
+
+
+def abandon(
+    token: str,
+    id: int,
+    *,
+    delay: Duration | None = None,
+    count: bool = True,
+    force_poison: bool = False,
+    error: str | None = None,
+    max_attempts: int | None = None,
+    by: str | None = None,
+    using: str | None = None,
+) -> Released | Poisoned:
+    """
+    Give one message up: it is free again after `delay`, or quarantined when it has had its share.
+
+    count=False: it was never processed; the attempt is refunded and it cannot be poisoned.
+    force_poison: quarantined whatever the count. max_attempts replaces the queue's number.
+    Raises: LeaseLost.
+    """
+    failure = Failure(id, error=error or "", delay=delay or 0, token=token)
+    wait = as_timedelta(delay or 0, field="delay")
+
+    def work(tx: Transaction) -> Outcomes:
+        streams.lock(tx, {id})
+        if not count and not force_poison:
+            return releasing(tx, [Completion(id, 0, token)], delay=wait)
+        return abandoning(
+            tx, failure, force_poison=force_poison, max_attempts=max_attempts, by=by or "worker"
+        )
+
+    outcome = _settled([failure], work, using)[id]
+    return outcome if isinstance(outcome, Poisoned) else Released()
+
+
+def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
+    """Finish messages; those with status 0 are given back by name."""
+    outcomes: Outcomes = {}
+    finished = [item for item in completions if item.status]
+    if finished:
+        ids, tokens = _held(finished)
+        rows = tx.run("complete", ids=ids, tokens=tokens)
+        gone = [row[0] for row in rows if row[1] is None]
+        streamed = [row[0] for row in rows if row[1] is not None]
+        if streamed:
+            by_id = dict(zip(ids, tokens, strict=True))
+            deleted = tx.run(
+                "complete_streamed", ids=streamed, tokens=[by_id[id] for id in streamed]
+            )
+            gone += [row[0] for row in deleted]
+            streams.wake(tx, streams.touched(deleted))
+        outcomes |= dict.fromkeys(gone, Completed())
+    named = [item for item in completions if not item.status]
+    if named:
+        streams.lock(tx, {item.id for item in named})
+        outcomes |= releasing(tx, named, by_name={item.id for item in named})
+    return outcomes
+
+
+def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcomes:
+    """Record failures by the policies in force now. The caller holds the streams' locks."""
+    wanted = {failure.id: failure for failure in failures}
+    ids, tokens = _held(failures)
+    mine = tx.run("read_leased", ids=ids, tokens=tokens)
+    deaths: list[Death] = []
+    rows: list[dict[str, Any]] = []
+    attempts: dict[int, int] = {}
+    for id, count, _stream, _queue_id, *policy in mine:
+        failure = wanted[id]
+        death = None if failure.deferred else _judge(failure, count, policy[0])
+        if death:
+            deaths.append(death)
+            attempts[id] = count
+        rows.append(_recorded(failure, _NOTHING if death else _delay(failure, count, policy)))
+    outcomes: Outcomes = {}
+    if rows:
+        recorded = tx.run("fail", rows=json.dumps(rows), history_limit=HISTORY_LIMIT)
+        for id, at, _queue_id, _stream in recorded:
+            moment = sql.as_datetime(at, tx.connection)
+            outcomes[id] = Scheduled(moment)  # type: ignore[arg-type]
+        for id in quarantine(tx, deaths, by=by) if deaths else ():
+            outcomes[id] = Poisoned(attempts[id])
+        streams.wake(tx, streams.touched(recorded))
+    return outcomes
+
+
+def releasing(
+    tx: Transaction,
+    items: Sequence[Completion],
+    *,
+    by_name: Collection[int] = (),
+    delay: timedelta = _NOTHING,
+) -> Outcomes:
+    """Give messages back, uncounted. The caller holds the streams' locks."""
+    ids, tokens = _held(items)
+    rows = tx.run(
+        "release", ids=ids, tokens=tokens, by_name=[id in by_name for id in ids], delay=delay
+    )
+    streams.wake(tx, streams.touched(rows))
+    return {row[0]: Released() for row in rows}
+
+
+def renewing(tx: Transaction, held: Held, *, lease: Duration | None) -> list[int]:
+    """Extend leases; return the ids that were not the caller's."""
+    if not held:
+        return []
+    until = None if lease is None else as_timedelta(lease, field="lease")
+    ids = sorted(held)
+    rows = tx.run("renew", ids=ids, tokens=[_safe(held[id]) for id in ids], lease=until)
+    return sorted(set(ids) - {row[0] for row in rows})
+
+
+def abandoning(
+    tx: Transaction, failure: Failure, *, force_poison: bool, max_attempts: int | None, by: str
+) -> Outcomes:
+    ids, tokens = _held([failure])
+    for id, count, _stream, _queue_id, limit, *_policy in tx.run(
+        "read_leased", ids=ids, tokens=tokens
+    ):
+        limit = limit if max_attempts is None else max_attempts
+        row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay")) | {"failed": 0}
+        if not failure.error:
+            row["entry"] = None
+        recorded = tx.run("fail", rows=json.dumps([row]), history_limit=HISTORY_LIMIT)
+        if force_poison or (limit is not None and count >= limit):
+            verdict = "given up by its worker" if force_poison else ""
+            quarantine(tx, [Death(id, verdict=verdict)], by=by)
+            return {id: Poisoned(count)}
+        streams.wake(tx, streams.touched(recorded))
+        return {id: Released()}
+    return {}
+
+
+def _settled(
+    wanted: Sequence[Any], work: Callable[[Transaction], Outcomes], using: str | None
+) -> Outcomes:
+    """Do the work, then say which of the ids were not the caller's to settle."""
+    if not wanted:
+        return {}
+    outcomes = in_transaction(work, using=using)
+    missing = {item.id for item in wanted} - outcomes.keys()
+    if missing:
+        raise LeaseLost(missing)
+    return outcomes
+
+
+def _judge(failure: Failure, attempts: int, limit: int | None) -> Death | None:
+    """Say whether this failure was the last: N = max_attempts means N executions."""
+    limit = limit if failure.max_attempts is None else failure.max_attempts
+    if failure.permanent:
+        return Death(failure.id, verdict="failed permanently: its handler said it cannot succeed")
+    if failure.reason in get_settings().permanent_reasons:
+        return Death(
+            failure.id,
+            verdict=f"failed permanently: {failure.reason.name} is in PERMANENT_REASONS",
+        )
+    if limit is not None and attempts >= limit:
+        return Death(failure.id)
+    return None
+
+
+def _delay(failure: Failure, attempts: int, policy: Sequence[Any]) -> timedelta:
+    if failure.delay is not None:
+        return as_timedelta(failure.delay, field="delay")
+    _limit, base, cap, jitter, cooldown = policy
+    if cooldown is not None:
+        return sql.as_timedelta(cooldown) or _NOTHING
+    backoff = Backoff(
+        base=sql.as_timedelta(base) or _NOTHING,
+        cap=sql.as_timedelta(cap) or _NOTHING,
+        jitter=jitter,
+    )
+    return backoff.delay(attempts)
+
+
+def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
+    """What the statement `fail` writes. Nothing is marked or remembered of an unregistered name."""
+    reason = FailureReason.read(failure.reason)
+    error = printable(failure.error)
+    entry = None
+    if reason is not FailureReason.UNREGISTERED:
+        entry = {"reason": int(reason), "error": error}
+        for key in ("traceback", "exception", "frame"):
+            if text := getattr(failure, key):
+                entry[key] = printable(text)
+    return {
+        "id": failure.id,
+        "token": _safe(failure.token),
+        "reason": int(reason),
+        "error": error,
+        "completed": int(failure.completed) & ~int(Status.FAILED),
+        "failed": 0 if failure.deferred else int(Status.FAILED),
+        "delay": sql.microseconds(delay),
+        "entry": entry,
+    }
+
+
+def _held(items: Sequence[Any]) -> tuple[list[int], list[str]]:
+    """Return ids and tokens, ordered by id: rows are locked in that order."""
+    pairs = {item.id: _safe(item.token) for item in items}
+    ids = sorted(pairs)
+    return ids, [pairs[id] for id in ids]
+
+
+def _safe(token: object) -> str:
+    """A token nobody was given matches nothing, whatever it looks like."""
+    text = str(token)
+    return text if text.isalnum() and text.isascii() and len(text) <= 32 else ""
+
+
+def _with_token(failure: Failure, token: str) -> Failure:
+    return replace(failure, token=token)

@@ -1,0 +1,129 @@
+"""
+Which messages of a stream may run now, and who wakes those that wait?
+
+Order is id order. At most one worker holds messages of a stream. What cannot run is parked
+(`available_at` NULL), out of the claim's sight; whoever unblocks the stream makes the first parked
+message due again. Parking and waking happen only under the stream's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..models import StreamPolicy
+from ..sql import Row
+from .transaction import Stream, Transaction
+
+#: Messages behind a blocked candidate that are parked along with it.
+REACH = 1_000
+
+
+@dataclass(frozen=True)
+class Member:
+    """A message of a stream, as far as the choice of a run needs it."""
+
+    id: int
+    waiting: bool = False
+    released: bool = False
+    exhausted: bool = False
+    expired: bool = False
+
+
+@dataclass
+class Choice:
+    """What a claim does with one stream."""
+
+    run: list[int] = field(default_factory=list)
+    exhausted: list[int] = field(default_factory=list)
+    expired: list[int] = field(default_factory=list)
+    blocked: bool = False
+
+
+def choose_run(
+    members: Sequence[Member], *, policy: str, halted_at: int | None, room: int
+) -> Choice:
+    """
+    Take the first messages that may run, in order.
+
+    strict, halt: up to the first one that waits. release: passing those that wait. A message
+    released by name passes what waits and what died. What has used up its attempts or its time is
+    not run; under halt it stops the stream like any other death.
+    """
+    choice = Choice()
+    for member in members:
+        if len(choice.run) >= room:
+            break
+        behind_halt = halted_at is not None and member.id > halted_at
+        if (choice.blocked or behind_halt) and not member.released:
+            choice.blocked = True
+            continue
+        if member.waiting:
+            choice.blocked = choice.blocked or policy != StreamPolicy.RELEASE
+            continue
+        if member.exhausted or member.expired:
+            (choice.exhausted if member.exhausted else choice.expired).append(member.id)
+            choice.blocked = choice.blocked or policy == StreamPolicy.HALT
+            continue
+        choice.run.append(member.id)
+    return choice
+
+
+def read(
+    tx: Transaction, streams: Iterable[Stream], *, cap: int, exclude: Collection[int]
+) -> dict[Stream, tuple[str, int | None, list[Member]]]:
+    """Read the heads of streams whose lock is held: policy, halt, members. A busy one is absent."""
+    found: dict[Stream, tuple[str, int | None, list[Member]]] = {}
+    for row in tx.run_for(streams, "read_streams", cap=cap):
+        queue_id, stream, policy, halted_at, id, waiting, released, exhausted, expired = row
+        # What failed in this very call is not claimed again by it: it waits, whatever its delay.
+        member = Member(
+            id, bool(waiting) or id in exclude, bool(released), bool(exhausted), bool(expired)
+        )
+        found.setdefault((queue_id, stream), (policy, halted_at, []))[2].append(member)
+    return found
+
+
+def park(
+    tx: Transaction, candidates: dict[Stream, list[int]], *, exclude: Collection[int]
+) -> list[int]:
+    """Take candidates of blocked streams, and what is due right behind them, out of sight."""
+    rows: list[Row] = []
+    if tx.is_sqlite:
+        for (queue_id, stream), ids in candidates.items():
+            rows += tx.run(
+                "park",
+                ids=ids,
+                queue_id=queue_id,
+                stream=stream,
+                after=max(ids),
+                reach=REACH,
+                exclude=sorted(exclude),
+            )
+    elif candidates:
+        rows = tx.run(
+            "park",
+            ids=[id for ids in candidates.values() for id in ids],
+            queue_ids=[queue_id for queue_id, _ in candidates],
+            streams=[stream for _, stream in candidates],
+            after=[max(ids) for ids in candidates.values()],
+            reach=REACH,
+            exclude=sorted(exclude),
+        )
+    return [row[0] for row in rows]
+
+
+def lock(tx: Transaction, ids: Collection[int]) -> None:
+    """Wait for the streams of these messages, all at once and in order, before changing any."""
+    if ids:
+        tx.run("lock_streams", ids=sorted(ids))
+
+
+def wake(tx: Transaction, streams: Iterable[Stream]) -> list[int]:
+    """Make the first parked message of each stream due if nothing in front holds it back."""
+    return [row[0] for row in tx.run_for(streams, "wake")]
+
+
+def touched(rows: Iterable[Row]) -> set[Stream]:
+    """Return the streams of rows that end in queue_id, stream."""
+    return {(row[-2], row[-1]) for row in rows if row[-1] is not None}

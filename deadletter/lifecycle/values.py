@@ -1,0 +1,172 @@
+"""What goes into the verbs and what comes out: plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from ..durations import Duration
+from ..payload import decode
+from ..status import FailureReason, Status
+
+_UNREAD: Any = object()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Claimed:
+    """
+    A message under lease, as a handler sees it.
+
+    The payload is decoded when it is first looked at, after the attempt was counted: a row that
+    cannot be decoded fails alone.
+    """
+
+    id: int
+    queue: str
+    name: str
+    kind: str
+    raw_payload: str | None
+    raw_headers: str | None
+    stream: str | None
+    attempt: int
+    max_attempts: int | None
+    status: Status
+    fence: int
+    created_at: datetime
+    instance: str | None
+    execution_id: int | None
+    activity_id: int | None
+    token: str
+    _payload: Any = field(default=_UNREAD, repr=False)
+
+    @property
+    def payload(self) -> Any:
+        if self._payload is _UNREAD:
+            self._payload = decode(self.raw_payload)
+        return self._payload
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return decode(self.raw_headers) or {}
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.max_attempts is not None and self.attempt >= max(self.max_attempts, 1)
+
+    def done(self, flag: Status | int) -> None:
+        """Record a finished stage: kept when this attempt fails, seen by the next one."""
+        self.status |= Status(flag)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a claim took: messages in order, those of one stream adjacent."""
+
+    token: str
+    messages: Sequence[Claimed] = ()
+    #: Messages this claim met and quarantined instead of returning them.
+    dead: Sequence[int] = ()
+
+    @property
+    def ids(self) -> list[int]:
+        return [message.id for message in self.messages]
+
+    def runs(self) -> Iterator[list[Claimed]]:
+        """Yield what may run side by side: each message without a stream, each stream's run."""
+        for stream, run in groupby(self.messages, key=lambda m: (m.queue, m.stream)):
+            if stream[1] is None:
+                yield from ([message] for message in run)
+            else:
+                yield list(run)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Claimed]:
+        return iter(self.messages)
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """What to claim: queues in order of preference (None: all but dead queues)."""
+
+    queues: Sequence[str] | None = None
+    limit: int = 100
+    lease: Duration | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished message; with status 0, one given back by name."""
+
+    id: int
+    status: Status | int = Status.PUBLISHED
+    token: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """
+    A failed attempt.
+
+    `completed` are the stages it reached; `delay` replaces the policy's; `permanent` quarantines
+    at once; `max_attempts` replaces the queue's number. With `deferred` the attempt could not even
+    start (no handler, no readable payload): it waits, and only the next claim judges the count.
+    """
+
+    id: int
+    error: object = ""
+    reason: FailureReason = FailureReason.UNKNOWN
+    completed: Status | int = 0
+    delay: Duration | None = None
+    permanent: bool = False
+    deferred: bool = False
+    max_attempts: int | None = None
+    traceback: str = ""
+    exception: str = ""
+    frame: str = ""
+    token: str | None = None
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The message is finished and gone."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """The message waits for its retry."""
+
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Released:
+    """The message was given back."""
+
+
+@dataclass(frozen=True)
+class Poisoned:
+    """The message left the queue for good, after so many attempts."""
+
+    attempts: int
+
+
+Outcome = Completed | Scheduled | Released | Poisoned
+
+
+@dataclass(frozen=True)
+class WorkBatch(Batch):
+    """What one `process_batch` did: the new lease, and what became of each report."""
+
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    lost: Sequence[int] = ()
+
+    @property
+    def poisoned(self) -> list[int]:
+        """Every message that died in this call: of a report, or of the claim's own check."""
+        reported = [id for id, what in self.outcomes.items() if isinstance(what, Poisoned)]
+        return [*reported, *self.dead]

@@ -1,0 +1,181 @@
+"""A message: one unit of work waiting in a queue. Fields, indexes, named sets; no transitions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from .. import clock
+from ..status import FailureReason, Status
+from .fields import JSONTextField
+from .queue import Queue
+
+
+class Kind(models.TextChoices):
+    MESSAGE = "message", _("message")
+    ORCHESTRATION = "orchestration", _("orchestration")
+    ACTIVITY = "activity", _("activity")
+
+
+class State(models.TextChoices):
+    """What a person calls the situation of a message; computed, never stored."""
+
+    PENDING = "pending", _("pending")
+    SCHEDULED = "scheduled", _("scheduled")
+    FAILED = "failed", _("failed")
+    ACTIVE = "active", _("active")
+    BLOCKED = "blocked", _("blocked")
+    DEAD = "dead", _("dead")
+
+
+REASONS = [(reason.value, reason.name.replace("_", " ").lower()) for reason in FailureReason]
+
+
+class MessageQuerySet(models.QuerySet["Message"]):
+    def in_state(self, state: str, now: datetime | None = None) -> MessageQuerySet:
+        """Narrow to one of the states people see."""
+        now = now or clock.now(self.db)
+        waiting = Q(available_at__gt=now, lease_token=None)
+        if state == State.PENDING:
+            return self.filter(available_at__lte=now)
+        if state == State.ACTIVE:
+            return self.filter(available_at__gt=now, lease_token__isnull=False)
+        if state == State.BLOCKED:
+            return self.filter(available_at=None)
+        marked = self.alias(failed_bit=F("status").bitand(int(Status.FAILED)))
+        if state == State.FAILED:
+            return marked.filter(waiting, failed_bit__gt=0)
+        if state == State.SCHEDULED:
+            return marked.filter(waiting, failed_bit=0)
+        raise ValueError(f"{state!r} is not a state of a message")
+
+    def light(self) -> MessageQuerySet:
+        """Leave out what lists never show and what may be large or damaged."""
+        return self.defer("payload", "headers", "history", "error")
+
+
+class Message(models.Model):
+    """
+    `available_at` answers "when may somebody claim this?": past = due, future = waiting or leased
+    until then, NULL = parked behind its stream. `id` is the order.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    # No constraint in the database: it would lock the one queue row for every insert.
+    queue = models.ForeignKey(
+        Queue,
+        verbose_name=_("queue"),
+        on_delete=models.PROTECT,
+        db_constraint=False,
+        db_index=False,
+        related_name="messages",
+    )
+    name = models.CharField(_("name"), max_length=200)
+    kind = models.CharField(
+        _("kind"),
+        max_length=16,
+        choices=Kind.choices,
+        default=Kind.MESSAGE,
+        db_default=Kind.MESSAGE,
+    )
+    payload = JSONTextField(_("payload"), null=True, blank=True)
+    headers = JSONTextField(_("headers"), null=True, blank=True)
+    stream = models.CharField(_("stream"), max_length=200, null=True, blank=True)
+    key = models.CharField(_("key"), max_length=200, null=True, blank=True)
+    priority = models.PositiveSmallIntegerField(_("priority"), default=0, db_default=0)
+    status = models.PositiveIntegerField(_("status"), default=1, db_default=1)
+    attempts = models.PositiveIntegerField(_("attempts"), default=0, db_default=0)
+    fence = models.BigIntegerField(_("fence"), default=0, db_default=0)
+    available_at = models.DateTimeField(_("available at"), null=True, blank=True)
+    lease_token = models.CharField(_("lease token"), max_length=32, null=True, blank=True)
+    worker = models.CharField(_("worker"), max_length=200, null=True, blank=True)
+    released_at = models.DateTimeField(_("released at"), null=True, blank=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
+    failure_reason = models.PositiveSmallIntegerField(
+        _("failure reason"), choices=REASONS, null=True, blank=True
+    )
+    error = models.TextField(_("error"), null=True, blank=True)
+    history = models.JSONField(_("history"), default=list, db_default=[], blank=True)
+    poison_count = models.PositiveIntegerField(_("poison count"), default=0, db_default=0)
+    source_id = models.BigIntegerField(_("source id"), null=True, blank=True)
+    instance = models.CharField(_("instance"), max_length=200, null=True, blank=True)
+    execution_id = models.BigIntegerField(_("execution id"), null=True, blank=True)
+    activity_id = models.BigIntegerField(_("activity id"), null=True, blank=True)
+    created_at = models.DateTimeField(_("created at"), db_default=Now())
+
+    objects: ClassVar[MessageQuerySet] = MessageQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        db_table = "deadletter_message"
+        verbose_name = _("message")
+        verbose_name_plural = _("messages")
+        ordering = ("id",)
+        indexes = (
+            # The only index besides the primary key that a plain message enters.
+            models.Index(
+                fields=["queue", "priority", "available_at", "id"],
+                name="deadletter_claim",
+                condition=Q(available_at__isnull=False),
+            ),
+            models.Index(
+                fields=["queue", "stream", "id"],
+                name="deadletter_stream",
+                condition=Q(stream__isnull=False),
+            ),
+            models.Index(
+                fields=["queue", "stream"],
+                name="deadletter_leased_stream",
+                condition=Q(stream__isnull=False, lease_token__isnull=False),
+            ),
+            models.Index(
+                fields=["queue", "stream", "id"],
+                name="deadletter_parked",
+                condition=Q(available_at=None),
+            ),
+            models.Index(
+                fields=["queue", "stream", "id"],
+                name="deadletter_released",
+                condition=Q(stream__isnull=False, released_at__isnull=False),
+            ),
+            models.Index(
+                fields=["expires_at", "id"],
+                name="deadletter_expiry",
+                condition=Q(expires_at__isnull=False),
+            ),
+        )
+        constraints = (
+            models.UniqueConstraint(
+                fields=["queue", "key"],
+                name="deadletter_message_key",
+                condition=Q(key__isnull=False),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "source_id"],
+                name="deadletter_message_source",
+                condition=Q(source_id__isnull=False),
+            ),
+            models.CheckConstraint(
+                condition=Q(priority__gte=0, priority__lte=9), name="deadletter_message_priority"
+            ),
+            models.CheckConstraint(
+                condition=Q(attempts__gte=0), name="deadletter_message_attempts"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} #{self.id}"
+
+    def state(self, now: datetime) -> str:
+        """Say in a person's word what this message is doing."""
+        if self.available_at is None:
+            return State.BLOCKED
+        if self.available_at <= now:
+            return State.PENDING
+        if self.lease_token is not None:
+            return State.ACTIVE
+        return State.FAILED if self.status & Status.FAILED else State.SCHEDULED

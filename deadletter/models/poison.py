@@ -1,0 +1,112 @@
+"""A poison record: a message that was quarantined, as it died."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from ..failures import (
+    Activity,
+    ErrorDetails,
+    FailedDeserialization,
+    MessageType,
+    Orchestration,
+    Plain,
+)
+from .fields import Damaged, JSONTextField
+from .message import REASONS, Kind
+
+
+class PoisonQuerySet(models.QuerySet["PoisonRecord"]):
+    def light(self) -> PoisonQuerySet:
+        """Leave out what lists never show and what may be large or damaged."""
+        return self.defer("payload", "headers", "history")
+
+
+class PoisonRecord(models.Model):
+    """
+    `reason` says why it was quarantined, `last_failure_reason` what its last failure was.
+
+    A retry puts the message back under `message_id`, so it keeps its place in its stream.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    message_id = models.BigIntegerField(_("message id"), unique=True)
+    queue = models.CharField(_("queue"), max_length=200)
+    name = models.CharField(_("name"), max_length=200)
+    kind = models.CharField(_("kind"), max_length=16, choices=Kind.choices, default=Kind.MESSAGE)
+    payload = JSONTextField(_("payload"), null=True)
+    headers = JSONTextField(_("headers"), null=True)
+    stream = models.CharField(_("stream"), max_length=200, null=True)
+    key = models.CharField(_("key"), max_length=200, null=True)
+    priority = models.PositiveSmallIntegerField(_("priority"), default=0)
+    status = models.PositiveIntegerField(_("status"), default=1)
+    attempts = models.PositiveIntegerField(_("attempts"))
+    max_attempts = models.PositiveIntegerField(_("max attempts"), null=True)
+    fence = models.BigIntegerField(_("fence"), default=0)
+    reason = models.PositiveSmallIntegerField(_("reason"), choices=REASONS)
+    verdict = models.TextField(_("verdict"))
+    last_failure_reason = models.PositiveSmallIntegerField(
+        _("last failure reason"), choices=REASONS, null=True
+    )
+    last_error = models.TextField(_("last error"), null=True)
+    history = models.JSONField(_("history"), default=list)
+    fingerprint = models.CharField(_("fingerprint"), max_length=16)
+    halts = models.BooleanField(_("halts its stream"), default=False)
+    poison_count = models.PositiveIntegerField(_("poison count"), default=1)
+    source_id = models.BigIntegerField(_("source id"), null=True)
+    instance = models.CharField(_("instance"), max_length=200, null=True)
+    execution_id = models.BigIntegerField(_("execution id"), null=True)
+    activity_id = models.BigIntegerField(_("activity id"), null=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True)
+    original_created_at = models.DateTimeField(_("original created at"))
+    poisoned_at = models.DateTimeField(_("poisoned at"))
+    poisoned_by = models.CharField(_("poisoned by"), max_length=200)
+
+    objects: ClassVar[PoisonQuerySet] = PoisonQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        db_table = "deadletter_poison"
+        verbose_name = _("poison record")
+        verbose_name_plural = _("poison records")
+        ordering = ("-id",)
+        indexes = (
+            models.Index(fields=["poisoned_at", "id"], name="deadletter_poison_time"),
+            models.Index(fields=["queue", "poisoned_at"], name="deadletter_poison_queue"),
+            models.Index(fields=["fingerprint", "poisoned_at"], name="deadletter_poison_group"),
+            models.Index(
+                fields=["instance", "id"],
+                name="deadletter_poison_instance",
+                condition=~Q(instance=None),
+            ),
+            # Which streams stand still: read by every claim that meets a stream.
+            models.Index(
+                fields=["queue", "stream", "message_id"],
+                name="deadletter_halted",
+                condition=Q(halts=True),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} #{self.message_id}"
+
+    @property
+    def error_details(self) -> ErrorDetails:
+        return ErrorDetails.Poison(
+            attempts=self.attempts,
+            max_attempts=self.max_attempts,
+            last_error=self.last_error,
+            message_type=self._message_type(),
+        )
+
+    def _message_type(self) -> MessageType:
+        if isinstance(self.payload, Damaged):
+            return FailedDeserialization(self.payload.problem)
+        if self.kind == Kind.ACTIVITY:
+            return Activity(self.name, self.activity_id)
+        if self.kind == Kind.ORCHESTRATION:
+            return Orchestration(self.instance or "", self.execution_id)
+        return Plain(self.name)

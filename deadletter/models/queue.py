@@ -1,0 +1,171 @@
+"""A queue: a named line of messages with one failure policy, a row an operator can edit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models, transaction
+from django.utils.translation import gettext_lazy as _
+
+from ..backoff import Backoff
+from ..conf import NAME
+from .fields import SecondsField
+
+
+class OnPoison(models.TextChoices):
+    QUARANTINE = "quarantine", _("quarantine as a poison record")
+    DEAD_QUEUE = "dead_queue", _("move to the dead queue")
+    DISCARD = "discard", _("discard with a warning in the log")
+
+
+class StreamPolicy(models.TextChoices):
+    STRICT = "strict", _("strict: followers wait for the retry")
+    RELEASE = "release", _("release: followers go on at once")
+    HALT = "halt", _("halt: as strict, and poison stops the stream")
+
+
+class Queue(models.Model):
+    """The policy is read at the moment of use: an edit acts on the next failure, no restart."""
+
+    name = models.CharField(
+        _("name"),
+        max_length=200,
+        unique=True,
+        validators=[
+            RegexValidator(
+                rf"\A{NAME.pattern}\Z",
+                _("Letters, digits and _ . : / @ + - only, starting with a letter or digit."),
+            )
+        ],
+    )
+    max_attempts = models.PositiveIntegerField(
+        _("max attempts"),
+        default=5,
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(1_000_000)],
+        help_text=_(
+            "Executions before a message is dead. 0: dead at the first failure. Empty: never."
+        ),
+    )
+    backoff_base = SecondsField(_("backoff base"), default=timedelta(seconds=30))
+    backoff_cap = SecondsField(_("backoff cap"), default=timedelta(hours=1))
+    jitter = models.FloatField(
+        _("jitter"),
+        default=0.0,
+        validators=[MinValueValidator(0.0), MaxValueValidator(1.0)],
+        help_text=_("Share of the delay added at random on top, 0 to 1."),
+    )
+    cooldown = SecondsField(
+        _("cooldown"),
+        null=True,
+        blank=True,
+        help_text=_("A fixed delay instead of the exponential one."),
+    )
+    lease_timeout = SecondsField(_("lease timeout"), default=timedelta(seconds=60))
+    expire_timeout = SecondsField(
+        _("expire timeout"),
+        null=True,
+        blank=True,
+        help_text=_("Messages not handled this long after they were sent are dead."),
+    )
+    on_poison = models.CharField(
+        _("on poison"), max_length=16, choices=OnPoison.choices, default=OnPoison.QUARANTINE
+    )
+    dead_queue = models.ForeignKey(
+        "self",
+        verbose_name=_("dead queue"),
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="sources",
+    )
+    stream_policy = models.CharField(
+        _("stream policy"), max_length=16, choices=StreamPolicy.choices, default=StreamPolicy.STRICT
+    )
+    poison_retention = SecondsField(
+        _("poison retention"),
+        null=True,
+        blank=True,
+        help_text=_("Poison records older than this are removed by the sweep. Empty: kept."),
+    )
+    paused = models.BooleanField(_("paused"), default=False)
+
+    class Meta:
+        db_table = "deadletter_queue"
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(jitter__gte=0, jitter__lte=1), name="deadletter_queue_jitter"
+            ),
+            models.CheckConstraint(
+                condition=~models.Q(dead_queue=models.F("id")), name="deadletter_queue_dead_self"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        super().clean()
+        problems = self._dead_queue_problems() | self._duration_problems()
+        if problems:
+            raise ValidationError(problems)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Validate, also outside forms: a bad policy would only show when a message fails."""
+        using = kwargs.get("using") or self._state.db or "default"
+        with transaction.atomic(using=using):
+            # Two queues naming each other at the same moment must see each other.
+            list(type(self).objects.using(using).select_for_update().order_by("id").values("id"))
+            self.full_clean(validate_constraints=False)
+            super().save(*args, **kwargs)
+
+    def backoff(self) -> Backoff:
+        return Backoff(base=self.backoff_base, cap=self.backoff_cap, jitter=self.jitter)
+
+    def _dead_queue_problems(self) -> dict[str, list[str]]:
+        target = self.dead_queue
+        wanted = self.on_poison == OnPoison.DEAD_QUEUE
+        if target is None:
+            if not wanted:
+                return {}
+            return {"dead_queue": [_("on_poison is dead_queue, but no dead queue is named.")]}
+        found = []
+        if not wanted:
+            found.append(_("A dead queue is named, but on_poison is not dead_queue."))
+        if target.pk == self.pk and self.pk is not None:
+            found.append(_("A queue cannot be its own dead queue."))
+        elif not Queue.objects.using(self._alias()).filter(pk=target.pk).exists():
+            found.append(_("That dead queue does not exist; create it first."))
+        elif target.dead_queue_id is not None:
+            found.append(
+                _("%(name)s already has a dead queue of its own; dead queues do not chain.")
+                % {"name": target.name}
+            )
+        source = self.pk and self.sources.using(self._alias()).order_by("name").first()
+        if source and source.pk != self.pk:
+            found.append(
+                _("This queue is the dead queue of %(name)s; dead queues do not chain.")
+                % {"name": source.name}
+            )
+        return {"dead_queue": found} if found else {}
+
+    def _duration_problems(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        if self.lease_timeout is not None and self.lease_timeout <= timedelta(0):
+            found["lease_timeout"] = [_("A lease must last longer than nothing.")]
+        if self.expire_timeout is not None:
+            if self.expire_timeout <= timedelta(0):
+                found["expire_timeout"] = [_("Messages would be dead on arrival.")]
+            elif self.lease_timeout is not None and self.lease_timeout > self.expire_timeout:
+                found["expire_timeout"] = [_("Must not be shorter than the lease timeout.")]
+        return found
+
+    def _alias(self) -> str:
+        return self._state.db or "default"

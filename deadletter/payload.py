@@ -1,0 +1,114 @@
+"""May this value be stored, and how is it read back?"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from .exceptions import PayloadRejected, Undecodable
+
+#: Bytes of compact UTF-8 JSON.
+SIZE_LIMIT = 256 * 1024
+#: Containers inside containers; a scalar has depth 0.
+DEPTH_LIMIT = 64
+#: Python refuses to parse longer integers (sys.set_int_max_str_digits), so we refuse to store them.
+DIGITS_LIMIT = 4300
+
+_INT_LIMIT = 10**DIGITS_LIMIT
+
+
+def accept(value: Any, *, field: str = "payload", limit: int = SIZE_LIMIT) -> str:
+    """
+    Return the value as compact JSON text.
+
+    Promises: what is accepted is accepted by SQLite and PostgreSQL alike and reads back equal
+    (a tuple reads back as a list).
+    Raises: PayloadRejected naming the place, before anything large is built.
+    """
+    _walk(value, field, limit)
+    # The walk has seen every leaf, so the encoder can meet neither NaN nor a cycle.
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    size = len(text.encode())
+    if size > limit:
+        raise PayloadRejected(field, _too_large(size, limit))
+    return text
+
+
+def decode(text: str | None) -> Any:
+    """
+    Return the value of a stored payload. Raises Undecodable, whatever is wrong with the text.
+
+    `json.loads` raises RecursionError for deep nesting and ValueError for long integers: both are
+    properties of one row and must stay with it.
+    """
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Undecodable(f"{type(error).__name__}: {str(error)[:200]}") from None
+
+
+def _walk(value: Any, field: str, limit: int) -> None:
+    """Check every leaf, iteratively: a hostile value must not exhaust the stack first."""
+    budget = limit
+    todo: list[tuple[Any, int, str]] = [(value, 0, field)]
+    while todo:
+        node, depth, path = todo.pop()
+        if isinstance(node, str):
+            _check_text(node, path)
+            budget -= len(node)
+        elif node is None or isinstance(node, bool):
+            budget -= 4
+        elif isinstance(node, int):
+            if not -_INT_LIMIT < node < _INT_LIMIT:
+                raise PayloadRejected(path, f"integers may have {DIGITS_LIMIT} digits at most")
+            budget -= 1
+        elif isinstance(node, float):
+            if not math.isfinite(node):
+                raise PayloadRejected(path, f"JSON has no {node!r}; send null or text instead")
+            budget -= 1
+        elif isinstance(node, dict | list | tuple):
+            if depth >= DEPTH_LIMIT:
+                raise PayloadRejected(field, f"nested deeper than {DEPTH_LIMIT} levels")
+            budget -= 2 * len(node)
+            if budget >= 0:
+                todo.extend(_children(node, depth + 1, path))
+        else:
+            raise PayloadRejected(
+                path,
+                f"{type(node).__name__} is not JSON; send text, numbers, booleans, null, "
+                "lists or dicts",
+            )
+        if budget < 0:
+            raise PayloadRejected(field, _too_large(None, limit))
+
+
+def _children(node: Any, depth: int, path: str) -> list[tuple[Any, int, str]]:
+    if not isinstance(node, dict):
+        return [(child, depth, f"{path}[{n}]") for n, child in enumerate(node)]
+    children: list[tuple[Any, int, str]] = []
+    for key, child in node.items():
+        if not isinstance(key, str):
+            raise PayloadRejected(path, f"keys must be text, not {type(key).__name__}")
+        _check_text(key, f"{path} key")
+        children.append((child, depth, f"{path}.{key[:40]}"))
+    return children
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\x00" in text:
+        raise PayloadRejected(path, "the NUL character cannot be stored")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PayloadRejected(path, "lone surrogates cannot be stored") from None
+
+
+def _too_large(size: int | None, limit: int) -> str:
+    found = f"{size:,} bytes" if size is not None else "more"
+    return (
+        f"larger than {limit:,} bytes as JSON ({found}). Store the data elsewhere and "
+        "send a reference to it"
+    )

@@ -1,0 +1,15 @@
+"""
+What an application can listen to. Sent after commit, robustly: a receiver that raises is logged
+and undoes nothing. A crash between commit and signal loses the signal, never the state.
+"""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+#: A message was quarantined. Arguments: poison (a Poisoning: ids, names, reason; no payload), using.
+message_poisoned = Signal()
+#: A poison record was put back into its queue by an operator. Arguments: message_id, by, using.
+poison_retried = Signal()
+#: A poison record was removed for good. Arguments: message_id, by, using.
+poison_removed = Signal()

@@ -1,0 +1,80 @@
+"""Named statements: `run(connection, "claim", …)` executes the one of that name for the vendor."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+Row = tuple[Any, ...]
+
+_HEADER = re.compile(r"^-- (\w+) --$", re.MULTILINE)
+_COMMENT = re.compile(r"--[^\n]*")
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def run(connection: BaseDatabaseWrapper, name: str, params: Mapping[str, Any]) -> list[Row]:
+    """Execute a named statement and return its rows. Several parts run in order, rows joined."""
+    if connection.vendor == "sqlite":
+        params = {key: _for_sqlite(value, connection) for key, value in params.items()}
+    rows: list[Row] = []
+    with connection.cursor() as cursor:
+        for text in statements(connection.vendor)[name]:
+            cursor.execute(text, params)
+            if cursor.description is not None:
+                rows += cursor.fetchall()
+    return rows
+
+
+@cache
+def statements(vendor: str) -> Mapping[str, tuple[str, ...]]:
+    """Return every statement of a vendor, comments dropped, split into its parts."""
+    text = resources.files(__package__).joinpath(f"{vendor}.sql").read_text()
+    pieces = _HEADER.split(text)[1:]
+    found = {}
+    for name, body in zip(pieces[::2], pieces[1::2], strict=True):
+        body = _COMMENT.sub("", body)
+        if vendor == "postgresql":
+            # The server's now() is constant in a transaction and costs no round trip; see clock.py.
+            body = body.replace("%(now)s", "COALESCE(%(now)s::timestamptz, now())")
+        found[name] = tuple(part.strip() for part in body.split(";") if part.strip())
+    return found
+
+
+def as_datetime(value: Any, connection: BaseDatabaseWrapper) -> datetime | None:
+    """Read a timestamp of a result row: SQLite gives text, or a naive value."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if value is None or value.tzinfo is not None:
+        return value  # type: ignore[no-any-return]
+    return value.replace(tzinfo=connection.timezone)  # type: ignore[no-any-return]
+
+
+def as_timedelta(value: Any) -> timedelta | None:
+    """Read a duration of a result row: SQLite gives microseconds."""
+    return timedelta(microseconds=value) if isinstance(value, int) else value
+
+
+def microseconds(value: timedelta) -> int:
+    return value // _MICROSECOND
+
+
+def _for_sqlite(value: Any, connection: BaseDatabaseWrapper) -> Any:
+    if isinstance(value, datetime):
+        return connection.ops.adapt_datetimefield_value(value)
+    if isinstance(value, timedelta):
+        return microseconds(value)
+    if isinstance(value, list):  # read with json_each
+        return json.dumps(value)
+    return value
+
+
+def iso(value: datetime) -> str:
+    """Format a time for a history entry, as PostgreSQL would."""
+    return value.astimezone(UTC).isoformat()

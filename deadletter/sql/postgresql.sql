@@ -1,0 +1,454 @@
+-- Named statements for PostgreSQL. A statement starts at "-- name --"; comments are dropped when read.
+-- The parameter now stands for COALESCE(given, now()): the transaction's own time unless a test froze it.
+-- Lock order everywhere: advisory locks of streams (by key), then rows (by id). A claim never waits for either.
+
+-- enqueue --
+-- Store one message in a queue known by name. No row: the queue is missing, or the key is taken.
+INSERT INTO deadletter_message
+       (queue_id, name, kind, payload, headers, stream, key, priority, available_at, expires_at,
+        instance, execution_id, activity_id, created_at)
+SELECT q.id, %(name)s, %(kind)s, %(payload)s, %(headers)s, %(stream)s, %(key)s, %(priority)s,
+       COALESCE(%(at)s::timestamptz, %(now)s + %(delay)s::interval),
+       %(now)s + COALESCE(%(expires_in)s::interval, q.expire_timeout),
+       %(instance)s, %(execution_id)s, %(activity_id)s, %(now)s
+  FROM deadletter_queue q
+ WHERE q.name = %(queue)s
+    ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
+RETURNING id, queue_id, available_at, expires_at, created_at;
+
+-- enqueue_many --
+-- Store many messages in one queue, in order; says for each whether it was stored (a key may be taken).
+WITH given AS MATERIALIZED (
+    -- Ids are drawn in the order given: the order of a stream is the order of its ids.
+    SELECT nextval(pg_get_serial_sequence('deadletter_message', 'id')) AS id, r.*
+      FROM (SELECT *
+              FROM ROWS FROM (jsonb_to_recordset(%(rows)s::jsonb)
+                   AS (name text, kind text, payload text, headers text, stream text, key text,
+                       priority smallint, at timestamptz, delay bigint, expires_in bigint))
+              WITH ORDINALITY
+                AS r(name, kind, payload, headers, stream, key, priority, at, delay, expires_in,
+                     place)
+             ORDER BY place) r
+), stored AS (
+    INSERT INTO deadletter_message
+           (id, queue_id, name, kind, payload, headers, stream, key, priority, available_at,
+            expires_at, created_at)
+    SELECT g.id, q.id, g.name, g.kind, g.payload, g.headers, g.stream, g.key, g.priority,
+           COALESCE(g.at, %(now)s + g.delay * interval '1 microsecond'),
+           %(now)s + COALESCE(g.expires_in * interval '1 microsecond', q.expire_timeout),
+           %(now)s
+      FROM given g, deadletter_queue q
+     WHERE q.id = %(queue_id)s
+     ORDER BY g.id
+        ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
+    RETURNING id
+)
+SELECT g.id, s.id IS NOT NULL, g.key
+  FROM given g LEFT JOIN stored s ON s.id = g.id
+ ORDER BY g.place;
+
+-- claim --
+-- Lease due plain messages and count the attempt, in one statement; report the other candidates with a verdict.
+WITH level AS (
+    -- An index that leads with priority would read every future row of a level before it reached the next level's
+    -- due rows, so each (queue, level) is probed for itself; the outer LIMIT stops as soon as there is enough.
+    SELECT q.id AS queue_id, q.max_attempts, p.priority
+      FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS wanted(name, place)
+      JOIN deadletter_queue q ON q.name = wanted.name AND NOT q.paused
+     CROSS JOIN generate_series(0, 9) AS p(priority)
+     ORDER BY wanted.place, p.priority
+), candidate AS MATERIALIZED (
+    SELECT row_number() OVER () AS turn, due.*
+      FROM (SELECT found.*,
+                   CASE WHEN found.stream IS NOT NULL THEN 'stream'
+                        WHEN found.attempts >= GREATEST(level.max_attempts, 1) THEN 'exhausted'
+                        WHEN found.expires_at <= %(now)s THEN 'expired'
+                        WHEN found.lease_token IS NOT NULL THEN 'lost'
+                        ELSE 'lease' END AS verdict
+              FROM level
+             CROSS JOIN LATERAL (
+                   SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.attempts, m.expires_at,
+                          m.lease_token
+                     FROM deadletter_message m
+                    WHERE m.queue_id = level.queue_id
+                      AND m.priority = level.priority
+                      AND m.available_at <= %(now)s
+                      AND NOT (m.id = ANY(%(exclude)s::bigint[]))
+                    ORDER BY m.available_at, m.id
+                    LIMIT %(limit)s
+                      FOR UPDATE SKIP LOCKED) AS found
+             LIMIT %(limit)s) AS due
+), leased AS (
+    UPDATE deadletter_message m
+       SET attempts = m.attempts + 1, fence = m.fence + 1, lease_token = %(token)s,
+           worker = %(worker)s,
+           available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
+      FROM deadletter_queue q
+           -- an array of row addresses is always read by address, whatever the statistics say
+     WHERE m.ctid = ANY(ARRAY(SELECT spot FROM candidate WHERE verdict = 'lease'))
+       AND q.id = m.queue_id
+    RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
+              q.max_attempts, m.status, m.fence, m.created_at, m.instance, m.execution_id,
+              m.activity_id
+)
+SELECT CASE WHEN l.id IS NULL THEN c.verdict ELSE 'leased' END, c.id, c.queue_id, c.stream,
+       -- Try, never wait. The stream itself is read by the next statement: a snapshot taken before the lock
+       -- was measured to deliver messages twice.
+       CASE WHEN c.verdict = 'stream' THEN
+            pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id)) END,
+       l.*
+  FROM candidate c LEFT JOIN leased l ON l.id = c.id
+ ORDER BY c.turn;
+
+-- read_streams --
+-- Read the head of each stream whose lock is held. A stream with a live lease has no run and is left out.
+SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
+       COALESCE(m.available_at > %(now)s, false) AS waiting,
+       m.released_at IS NOT NULL AS released,
+       COALESCE(m.attempts >= GREATEST(q.max_attempts, 1), false) AS exhausted,
+       COALESCE(m.expires_at <= %(now)s, false) AS expired
+  FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
+  JOIN deadletter_queue q ON q.id = s.queue_id
+  LEFT JOIN LATERAL (
+       SELECT p.message_id FROM deadletter_poison p
+        WHERE p.halts AND p.queue = q.name AND p.stream = s.stream
+        ORDER BY p.message_id LIMIT 1) AS halt ON true
+ CROSS JOIN LATERAL (
+       (SELECT id, available_at, released_at, attempts, expires_at
+          FROM deadletter_message
+         WHERE queue_id = s.queue_id AND stream = s.stream
+               -- under release a waiting message is passed, so it must not use up the limit
+           AND (q.stream_policy <> 'release' OR available_at IS NULL OR available_at <= %(now)s)
+         ORDER BY id LIMIT %(cap)s)
+       UNION
+       (SELECT id, available_at, released_at, attempts, expires_at
+          FROM deadletter_message
+         WHERE queue_id = s.queue_id AND stream = s.stream AND released_at IS NOT NULL
+           AND (available_at IS NULL OR available_at <= %(now)s)
+         ORDER BY id LIMIT %(cap)s)) AS m
+ WHERE NOT EXISTS (
+       SELECT 1 FROM deadletter_message live
+        WHERE live.queue_id = s.queue_id AND live.stream = s.stream
+          AND live.lease_token IS NOT NULL AND live.available_at > %(now)s)
+ ORDER BY s.queue_id, s.stream, m.id;
+
+-- lease_runs --
+-- Lease the chosen runs and count the attempt. A row another claim is looking at breaks its run there: waiting for it
+-- could deadlock, and taking what follows it would break the order.
+WITH wanted AS (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(runs)s::int[], %(places)s::int[]) AS w(id, run, place)
+), mine AS MATERIALIZED (
+    SELECT m.ctid AS spot, m.id FROM deadletter_message m
+     WHERE m.id = ANY(%(ids)s::bigint[])
+     ORDER BY m.id
+       FOR UPDATE SKIP LOCKED
+), unbroken AS (
+    SELECT spot FROM (
+        SELECT mine.spot, w.place,
+               row_number() OVER (PARTITION BY w.run ORDER BY w.place) AS got
+          FROM mine JOIN wanted w ON w.id = mine.id) AS counted
+     WHERE got = place
+)
+UPDATE deadletter_message m
+   SET attempts = m.attempts + 1, fence = m.fence + 1, lease_token = %(token)s,
+       worker = %(worker)s, available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout),
+       -- a lease that ran out unreported is a failed attempt: say so before the trace is overwritten
+       failure_reason = CASE WHEN m.lease_token IS NULL THEN m.failure_reason ELSE 10 END,
+       error = CASE WHEN m.lease_token IS NULL THEN m.error ELSE
+               'worker ' || m.worker || ' did not report before its lease ran out' END,
+       history = CASE WHEN m.lease_token IS NULL THEN m.history ELSE
+               CASE WHEN jsonb_array_length(m.history) >= %(history_limit)s
+                    THEN m.history - 0 ELSE m.history END
+               || jsonb_build_array(jsonb_build_object(
+                    'at', m.available_at, 'worker', m.worker, 'attempt', m.attempts, 'reason', 10,
+                    'error', 'worker ' || m.worker || ' did not report before its lease ran out'))
+               END
+  FROM deadletter_queue q
+ WHERE m.ctid = ANY(ARRAY(SELECT spot FROM unbroken)) AND q.id = m.queue_id
+RETURNING m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts, q.max_attempts,
+          m.status, m.fence, m.created_at, m.instance, m.execution_id, m.activity_id;
+
+-- park --
+-- Take candidates of a blocked stream out of the claim index. Only under the stream's lock: whoever unblocks the stream
+-- must see them. Also those right behind, so that a long blocked stream is not met again a batch at a time.
+WITH behind AS (
+    SELECT p.id
+      FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[], %(after)s::bigint[])
+           AS s(queue_id, stream, after)
+     CROSS JOIN LATERAL (
+           SELECT id, available_at FROM deadletter_message
+            WHERE queue_id = s.queue_id AND stream = s.stream AND id > s.after
+            ORDER BY id LIMIT %(reach)s
+              FOR UPDATE SKIP LOCKED) AS p
+     WHERE p.available_at <= %(now)s AND NOT (p.id = ANY(%(exclude)s::bigint[]))
+)
+UPDATE deadletter_message
+   SET available_at = NULL, lease_token = NULL, worker = NULL
+ WHERE id = ANY(%(ids)s::bigint[]) OR id IN (SELECT id FROM behind)
+RETURNING id;
+
+-- complete --
+-- Delete finished messages; those of a stream only get their stream's lock here (waiting, by key) and are deleted by
+-- complete_streamed, in a snapshot taken after the lock.
+WITH settled AS (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
+), gone AS (
+    DELETE FROM deadletter_message m
+     USING settled s
+     WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s
+       AND m.stream IS NULL
+    RETURNING m.id
+), streamed AS (
+    SELECT m.id, m.queue_id, m.stream
+      FROM deadletter_message m JOIN settled s ON m.id = s.id
+     WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NOT NULL
+     ORDER BY hashtextextended(m.stream, m.queue_id), m.id
+)
+SELECT id, NULL FROM gone
+ UNION ALL
+SELECT id, pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text
+  FROM (SELECT * FROM streamed) AS ordered;
+
+-- complete_streamed --
+-- Delete finished messages of streams whose lock is held.
+DELETE FROM deadletter_message m
+ USING unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
+ WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s
+RETURNING m.id, m.queue_id, m.stream;
+
+-- lock_streams --
+-- Wait for the locks of the streams these messages belong to, by key.
+SELECT pg_advisory_xact_lock(key)
+  FROM (SELECT DISTINCT hashtextextended(stream, queue_id) AS key
+          FROM deadletter_message
+         WHERE id = ANY(%(ids)s::bigint[]) AND stream IS NOT NULL
+         ORDER BY key) AS ordered;
+
+-- lock_streams_of_poison --
+-- Wait for the locks of the streams these poison records came from, by key.
+SELECT pg_advisory_xact_lock(key)
+  FROM (SELECT DISTINCT hashtextextended(p.stream, q.id) AS key
+          FROM deadletter_poison p JOIN deadletter_queue q ON q.name = p.queue
+         WHERE p.id = ANY(%(ids)s::bigint[]) AND p.stream IS NOT NULL
+         ORDER BY key) AS ordered;
+
+-- read_leased --
+-- Lock the messages the caller holds and read what the policy needs to decide.
+SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q.backoff_cap,
+       q.jitter, q.cooldown
+  FROM deadletter_message m
+  JOIN deadletter_queue q ON q.id = m.queue_id
+  JOIN unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token) ON s.id = m.id
+ WHERE m.lease_token = s.token AND m.available_at > %(now)s
+ ORDER BY m.id
+   FOR UPDATE OF m;
+
+-- fail --
+-- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim.
+UPDATE deadletter_message m
+   SET status = m.status | r.completed | r.failed, failure_reason = r.reason, error = r.error,
+       available_at = %(now)s + r.delay * interval '1 microsecond',
+       lease_token = NULL, worker = NULL,
+       history = CASE WHEN r.entry IS NULL THEN m.history ELSE
+           CASE WHEN jsonb_array_length(m.history) >= %(history_limit)s
+                THEN m.history - 0 ELSE m.history END
+           || jsonb_build_array(r.entry || jsonb_build_object(
+                'at', %(now)s, 'worker', m.worker, 'attempt', m.attempts)) END
+  FROM jsonb_to_recordset(%(rows)s::jsonb)
+       AS r(id bigint, token text, reason int, error text, completed int, failed int, delay bigint,
+            entry jsonb)
+ WHERE m.id = r.id AND m.lease_token = r.token AND m.available_at > %(now)s
+RETURNING m.id, m.available_at, m.queue_id, m.stream;
+
+-- release --
+-- Give unprocessed messages back, uncounted. A row that is no longer ours is left alone.
+UPDATE deadletter_message m
+   SET lease_token = NULL, worker = NULL,
+       available_at = %(now)s + %(delay)s::interval,
+       -- never handled, so the attempt charged by the claim is refunded
+       attempts = GREATEST(m.attempts - 1, 0),
+       released_at = CASE WHEN s.by_name THEN %(now)s ELSE m.released_at END
+  FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(by_name)s::bool[]) AS s(id, token, by_name)
+ WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s
+RETURNING m.id, m.queue_id, m.stream;
+
+-- renew --
+-- Let the lease end later, counted from now.
+UPDATE deadletter_message m
+   SET available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
+  FROM deadletter_queue q, unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
+ WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s AND q.id = m.queue_id
+RETURNING m.id;
+
+-- wake --
+-- Make the first parked message of each stream due again, unless something in front of it still holds the stream. One due
+-- message is enough: the next claim reads the run from the head. Messages released by name pass what waits or died.
+UPDATE deadletter_message
+   SET available_at = %(now)s
+ WHERE id = ANY(ARRAY(
+       SELECT p.id
+         FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
+         JOIN deadletter_queue q ON q.id = s.queue_id
+        CROSS JOIN LATERAL (
+              (SELECT id, released_at FROM deadletter_message
+                WHERE queue_id = s.queue_id AND stream = s.stream AND available_at IS NULL
+                ORDER BY id LIMIT 1)
+              UNION
+              (SELECT id, released_at FROM deadletter_message
+                WHERE queue_id = s.queue_id AND stream = s.stream AND available_at IS NULL
+                  AND released_at IS NOT NULL
+                ORDER BY id LIMIT 100)) AS p
+        WHERE NOT EXISTS (
+              SELECT 1 FROM deadletter_message live
+               WHERE live.queue_id = s.queue_id AND live.stream = s.stream
+                 AND live.lease_token IS NOT NULL AND live.available_at > %(now)s)
+          AND (p.released_at IS NOT NULL
+               OR ((q.stream_policy = 'release'
+                    OR NOT EXISTS (
+                       SELECT 1 FROM deadletter_message earlier
+                        WHERE earlier.queue_id = s.queue_id AND earlier.stream = s.stream
+                          AND earlier.id < p.id))
+                   AND NOT EXISTS (
+                       SELECT 1 FROM deadletter_poison halt
+                        WHERE halt.halts AND halt.queue = q.name AND halt.stream = s.stream
+                          AND halt.message_id < p.id)))))
+RETURNING id;
+
+-- read_dying --
+-- Lock messages about to leave the queue for good and read what the quarantine needs. Never waits: a row somebody else
+-- is looking at is left for the next claim.
+SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error,
+       m.history -> -1 ->> 'exception', m.history -> -1 ->> 'frame',
+       m.lease_token IS NOT NULL AND m.available_at <= %(now)s AS lost, m.worker,
+       q.name, q.max_attempts, q.stream_policy,
+       -- Checked again where rows are written: a policy damaged by hand must not lose a message.
+       CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
+            THEN 'broken' ELSE q.on_poison END,
+       d.name
+  FROM deadletter_message m
+  JOIN deadletter_queue q ON q.id = m.queue_id
+  LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id
+ WHERE m.id = ANY(%(ids)s::bigint[])
+ ORDER BY m.id
+   FOR UPDATE OF m SKIP LOCKED;
+
+-- record_lost --
+-- Write down that a lease ran out unreported, before the message is quarantined for it.
+UPDATE deadletter_message m
+   SET failure_reason = 10,
+       error = 'worker ' || m.worker || ' did not report before its lease ran out',
+       history = CASE WHEN jsonb_array_length(m.history) >= %(history_limit)s
+                      THEN m.history - 0 ELSE m.history END
+           || jsonb_build_array(jsonb_build_object(
+                'at', m.available_at, 'worker', m.worker, 'attempt', m.attempts, 'reason', 10,
+                'error', 'worker ' || m.worker || ' did not report before its lease ran out')),
+       lease_token = NULL, worker = NULL
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token IS NOT NULL AND m.available_at <= %(now)s;
+
+-- quarantine --
+-- Copy dying messages into poison records. Two racers produce one.
+INSERT INTO deadletter_poison
+       (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
+        max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
+        halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
+        original_created_at, poisoned_at, poisoned_by)
+SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
+       m.attempts, q.max_attempts, m.fence, r.reason, r.verdict, m.failure_reason, m.error,
+       m.history, r.fingerprint, r.halts, m.poison_count + 1, m.source_id, m.instance,
+       m.execution_id, m.activity_id, m.expires_at, m.created_at, %(now)s, %(by)s
+  FROM jsonb_to_recordset(%(rows)s::jsonb)
+       AS r(id bigint, reason int, verdict text, fingerprint text, halts bool)
+  JOIN deadletter_message m ON m.id = r.id
+  JOIN deadletter_queue q ON q.id = m.queue_id
+ ORDER BY m.id
+    ON CONFLICT (message_id) DO NOTHING
+RETURNING message_id;
+
+-- bury --
+-- Copy dying messages into their dead queue as new messages. A repeated move finds the first copy and adds none.
+INSERT INTO deadletter_message
+       (queue_id, name, kind, payload, headers, stream, priority, status, available_at, expires_at,
+        failure_reason, error, history, poison_count, source_id, instance, execution_id,
+        activity_id, created_at)
+SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(now)s,
+       %(now)s + d.expire_timeout, m.failure_reason, m.error, m.history, m.poison_count, m.id,
+       m.instance, m.execution_id, m.activity_id, %(now)s
+  FROM deadletter_message m
+  JOIN deadletter_queue q ON q.id = m.queue_id
+  JOIN deadletter_queue d ON d.id = q.dead_queue_id
+ WHERE m.id = ANY(%(ids)s::bigint[])
+ ORDER BY m.id
+    ON CONFLICT (queue_id, source_id) WHERE source_id IS NOT NULL DO NOTHING
+RETURNING id;
+
+-- delete --
+-- Delete messages whose rows are locked and which have been moved elsewhere.
+DELETE FROM deadletter_message WHERE id = ANY(%(ids)s::bigint[]) RETURNING id;
+
+-- read_expired --
+-- Find messages past their time that are neither leased nor scheduled.
+SELECT id FROM deadletter_message
+ WHERE expires_at <= %(now)s AND (available_at IS NULL OR available_at <= %(now)s)
+ ORDER BY expires_at, id
+ LIMIT %(limit)s;
+
+-- forget_old_poison --
+-- Remove poison past its queue's retention. A record that halts a stream stays: its end is an operator's decision.
+DELETE FROM deadletter_poison
+ WHERE id = ANY(ARRAY(
+       SELECT p.id
+         FROM deadletter_queue q
+        CROSS JOIN LATERAL (
+              SELECT id FROM deadletter_poison
+               WHERE queue = q.name AND poisoned_at <= %(now)s - q.poison_retention AND NOT halts
+               ORDER BY poisoned_at LIMIT %(limit)s) AS p
+        WHERE q.poison_retention IS NOT NULL
+        LIMIT %(limit)s))
+RETURNING id;
+
+-- read_stranded --
+-- Find streams that have parked messages, nothing due, waiting or leased, and no halt. There should be none.
+WITH RECURSIVE parked AS (
+    -- one index probe a stream, however many messages are parked in it
+    (SELECT queue_id, stream FROM deadletter_message
+      WHERE available_at IS NULL ORDER BY queue_id, stream LIMIT 1)
+    UNION ALL
+    SELECT n.queue_id, n.stream
+      FROM parked p
+     CROSS JOIN LATERAL (
+           SELECT queue_id, stream FROM deadletter_message
+            WHERE available_at IS NULL AND (queue_id, stream) > (p.queue_id, p.stream)
+            ORDER BY queue_id, stream LIMIT 1) AS n
+)
+SELECT p.queue_id, p.stream
+  FROM parked p JOIN deadletter_queue q ON q.id = p.queue_id
+ WHERE NOT EXISTS (SELECT 1 FROM deadletter_poison halt
+                    WHERE halt.halts AND halt.queue = q.name AND halt.stream = p.stream)
+   AND NOT EXISTS (SELECT 1 FROM deadletter_message awake
+                    WHERE awake.queue_id = p.queue_id AND awake.stream = p.stream
+                      AND awake.available_at IS NOT NULL);
+
+-- lock_named_streams --
+-- Wait for the locks of these streams, by key.
+SELECT pg_advisory_xact_lock(key)
+  FROM (SELECT DISTINCT hashtextextended(stream, queue_id) AS key
+          FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
+         ORDER BY key) AS ordered;
+
+-- restore --
+-- Put poisoned messages back under their own ids. No row: the id or the key is in use.
+INSERT INTO deadletter_message
+       (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
+        available_at, failure_reason, error, history, poison_count, source_id, instance,
+        execution_id, activity_id, expires_at, created_at)
+SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload), p.headers,
+       p.stream, p.key, p.priority, p.status & ~32768, 0, p.fence,
+       %(now)s + r.delay * interval '1 microsecond', p.last_failure_reason, p.last_error, p.history,
+       p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END, p.instance, p.execution_id,
+       p.activity_id, %(now)s + q.expire_timeout, p.original_created_at
+  FROM unnest(%(ids)s::bigint[], %(delays)s::bigint[]) AS r(id, delay)
+  JOIN deadletter_poison p ON p.id = r.id
+  JOIN deadletter_queue q ON q.name = COALESCE(%(queue)s::text, p.queue)
+ ORDER BY p.message_id
+    ON CONFLICT DO NOTHING
+RETURNING id, queue_id, stream;

@@ -1,0 +1,345 @@
+-- Named statements for SQLite: the same names and promises as postgresql.sql, where the reasons stand.
+-- One writer at a time (BEGIN IMMEDIATE), so nothing is locked here. Arrays come as JSON and are read with json_each.
+-- Streams come one at a time (queue_id, stream). Durations are microseconds; django_format_dtdelta adds them.
+
+-- enqueue --
+INSERT INTO deadletter_message
+       (queue_id, name, kind, payload, headers, stream, key, priority, available_at, expires_at,
+        instance, execution_id, activity_id, created_at)
+SELECT q.id, %(name)s, %(kind)s, %(payload)s, %(headers)s, %(stream)s, %(key)s, %(priority)s,
+       COALESCE(%(at)s, django_format_dtdelta('+', %(now)s, %(delay)s)),
+       django_format_dtdelta('+', %(now)s, COALESCE(%(expires_in)s, q.expire_timeout)),
+       %(instance)s, %(execution_id)s, %(activity_id)s, %(now)s
+  FROM deadletter_queue q
+ WHERE q.name = %(queue)s
+    ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
+RETURNING id, queue_id, available_at, expires_at, created_at;
+
+-- claim --
+-- One (queue, level) at a time: SQLite would sort a join of several, reading every due row.
+SELECT CASE WHEN stream IS NOT NULL THEN 'stream'
+            WHEN attempts >= MAX(%(max_attempts)s, 1) THEN 'exhausted'
+            WHEN expires_at <= %(now)s THEN 'expired'
+            WHEN lease_token IS NOT NULL THEN 'lost'
+            ELSE 'lease' END,
+       id, queue_id, stream, 1
+  FROM deadletter_message
+ WHERE queue_id = %(queue_id)s AND priority = %(priority)s AND available_at <= %(now)s
+   AND id NOT IN (SELECT value FROM json_each(%(exclude)s))
+ ORDER BY available_at, id
+ LIMIT %(limit)s;
+UPDATE deadletter_message
+   SET attempts = attempts + 1, fence = fence + 1, lease_token = %(token)s, worker = %(worker)s,
+       available_at = django_format_dtdelta('+', %(now)s, %(lease)s)
+ WHERE id IN (
+       SELECT id FROM (
+              SELECT id, stream, attempts, expires_at, lease_token FROM deadletter_message
+               WHERE queue_id = %(queue_id)s AND priority = %(priority)s AND available_at <= %(now)s
+                 AND id NOT IN (SELECT value FROM json_each(%(exclude)s))
+               ORDER BY available_at, id
+               LIMIT %(limit)s)
+        WHERE stream IS NULL AND lease_token IS NULL
+          AND (%(max_attempts)s IS NULL OR attempts < MAX(%(max_attempts)s, 1))
+          AND (expires_at IS NULL OR expires_at > %(now)s))
+RETURNING 'leased', id, queue_id, stream, 1, id,
+          (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id),
+          name, kind, payload, headers, stream, attempts,
+          (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
+          status, fence, created_at, instance, execution_id, activity_id;
+
+-- read_streams --
+SELECT %(queue_id)s, %(stream)s, q.stream_policy,
+       (SELECT MIN(p.message_id) FROM deadletter_poison p
+         WHERE p.halts AND p.queue = q.name AND p.stream = %(stream)s),
+       m.id,
+       COALESCE(m.available_at > %(now)s, 0), m.released_at IS NOT NULL,
+       COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0), COALESCE(m.expires_at <= %(now)s, 0)
+  FROM deadletter_queue q
+  JOIN (SELECT * FROM (
+               SELECT id, available_at, released_at, attempts, expires_at
+                 FROM deadletter_message
+                WHERE queue_id = %(queue_id)s AND stream = %(stream)s
+                  AND ((SELECT stream_policy FROM deadletter_queue WHERE id = %(queue_id)s)
+                       <> 'release'
+                       OR available_at IS NULL OR available_at <= %(now)s)
+                ORDER BY id LIMIT %(cap)s)
+         UNION
+        SELECT * FROM (
+               SELECT id, available_at, released_at, attempts, expires_at
+                 FROM deadletter_message
+                WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND released_at IS NOT NULL
+                  AND (available_at IS NULL OR available_at <= %(now)s)
+                ORDER BY id LIMIT %(cap)s)) AS m
+ WHERE q.id = %(queue_id)s
+   AND NOT EXISTS (
+       SELECT 1 FROM deadletter_message live
+        WHERE live.queue_id = %(queue_id)s AND live.stream = %(stream)s
+          AND live.lease_token IS NOT NULL AND live.available_at > %(now)s)
+ ORDER BY m.id;
+
+-- lease_runs --
+UPDATE deadletter_message
+   SET attempts = attempts + 1, fence = fence + 1, lease_token = %(token)s, worker = %(worker)s,
+       available_at = django_format_dtdelta('+', %(now)s, COALESCE(%(lease)s,
+           (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id))),
+       failure_reason = CASE WHEN lease_token IS NULL THEN failure_reason ELSE 10 END,
+       error = CASE WHEN lease_token IS NULL THEN error ELSE
+               'worker ' || worker || ' did not report before its lease ran out' END,
+       history = CASE WHEN lease_token IS NULL THEN history ELSE
+           json_insert(CASE WHEN json_array_length(history) >= %(history_limit)s
+                            THEN json_remove(history, '$[0]') ELSE history END,
+               '$[#]', json_object(
+                   'at', replace(available_at, ' ', 'T') || '+00:00', 'worker', worker,
+                   'attempt', attempts, 'reason', 10, 'error',
+                   'worker ' || worker || ' did not report before its lease ran out')) END
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), name, kind, payload,
+          headers, stream, attempts,
+          (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
+          status, fence, created_at, instance, execution_id, activity_id;
+
+-- park --
+UPDATE deadletter_message
+   SET available_at = NULL, lease_token = NULL, worker = NULL
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+    OR (id IN (SELECT id FROM deadletter_message
+                WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND id > %(after)s
+                ORDER BY id LIMIT %(reach)s)
+        AND available_at <= %(now)s
+        AND id NOT IN (SELECT value FROM json_each(%(exclude)s)))
+RETURNING id;
+
+-- complete --
+DELETE FROM deadletter_message
+ WHERE id IN (SELECT m.id FROM deadletter_message m
+                JOIN (SELECT i.value AS id, t.value AS token
+                        FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) s
+                  ON s.id = m.id
+               WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NULL)
+RETURNING id, NULL;
+SELECT m.id, 'streamed'
+  FROM (SELECT i.value AS id, t.value AS token
+          FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) s
+  JOIN deadletter_message m ON m.id = s.id
+ WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NOT NULL
+ ORDER BY m.id;
+
+-- complete_streamed --
+DELETE FROM deadletter_message
+ WHERE id IN (SELECT m.id FROM deadletter_message m
+                JOIN (SELECT i.value AS id, t.value AS token
+                        FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) s
+                  ON s.id = m.id
+               WHERE m.lease_token = s.token AND m.available_at > %(now)s)
+RETURNING id, queue_id, stream;
+
+-- lock_streams --
+SELECT 1 WHERE 0;
+
+-- lock_streams_of_poison --
+SELECT 1 WHERE 0;
+
+-- read_leased --
+SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q.backoff_cap,
+       q.jitter, q.cooldown
+  FROM (SELECT i.value AS id, t.value AS token
+          FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) s
+  JOIN deadletter_message m ON m.id = s.id
+  JOIN deadletter_queue q ON q.id = m.queue_id
+ WHERE m.lease_token = s.token AND m.available_at > %(now)s
+ ORDER BY m.id;
+
+-- fail --
+UPDATE deadletter_message
+   SET status = status | r.completed | r.failed, failure_reason = r.reason, error = r.error,
+       available_at = django_format_dtdelta('+', %(now)s, r.delay),
+       lease_token = NULL, worker = NULL,
+       history = CASE WHEN r.entry IS NULL THEN history ELSE
+           json_insert(CASE WHEN json_array_length(history) >= %(history_limit)s
+                            THEN json_remove(history, '$[0]') ELSE history END,
+               '$[#]', json_set(r.entry,
+                   '$.at', replace(%(now)s, ' ', 'T') || '+00:00', '$.worker', worker,
+                   '$.attempt', attempts)) END
+  FROM (SELECT json_extract(value, '$.id') AS row_id, json_extract(value, '$.token') AS token,
+               json_extract(value, '$.reason') AS reason, json_extract(value, '$.error') AS error,
+               json_extract(value, '$.completed') AS completed,
+               json_extract(value, '$.failed') AS failed, json_extract(value, '$.delay') AS delay,
+               json_extract(value, '$.entry') AS entry
+          FROM json_each(%(rows)s)) AS r
+ WHERE id = r.row_id AND lease_token = r.token AND available_at > %(now)s
+RETURNING id, available_at, queue_id, stream;
+
+-- release --
+UPDATE deadletter_message
+   SET lease_token = NULL, worker = NULL,
+       available_at = django_format_dtdelta('+', %(now)s, %(delay)s),
+       attempts = MAX(attempts - 1, 0),
+       released_at = CASE WHEN s.by_name THEN %(now)s ELSE released_at END
+  FROM (SELECT i.value AS row_id, t.value AS token, n.value AS by_name
+          FROM json_each(%(ids)s) i
+          JOIN json_each(%(tokens)s) t ON t.key = i.key
+          JOIN json_each(%(by_name)s) n ON n.key = i.key) AS s
+ WHERE id = s.row_id AND lease_token = s.token AND available_at > %(now)s
+RETURNING id, queue_id, stream;
+
+-- renew --
+UPDATE deadletter_message
+   SET available_at = django_format_dtdelta('+', %(now)s, COALESCE(%(lease)s,
+           (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)))
+  FROM (SELECT i.value AS row_id, t.value AS token
+          FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) AS s
+ WHERE id = s.row_id AND lease_token = s.token AND available_at > %(now)s
+RETURNING id;
+
+-- wake --
+UPDATE deadletter_message
+   SET available_at = %(now)s
+ WHERE id IN (
+       SELECT p.id
+         FROM deadletter_queue q
+         JOIN (SELECT * FROM (
+                      SELECT id, released_at FROM deadletter_message
+                       WHERE queue_id = %(queue_id)s AND stream = %(stream)s
+                         AND available_at IS NULL
+                       ORDER BY id LIMIT 1)
+                UNION
+               SELECT * FROM (
+                      SELECT id, released_at FROM deadletter_message
+                       WHERE queue_id = %(queue_id)s AND stream = %(stream)s
+                         AND available_at IS NULL AND released_at IS NOT NULL
+                       ORDER BY id LIMIT 100)) AS p
+        WHERE q.id = %(queue_id)s
+          AND NOT EXISTS (
+              SELECT 1 FROM deadletter_message live
+               WHERE live.queue_id = %(queue_id)s AND live.stream = %(stream)s
+                 AND live.lease_token IS NOT NULL AND live.available_at > %(now)s)
+          AND (p.released_at IS NOT NULL
+               OR ((q.stream_policy = 'release'
+                    OR NOT EXISTS (
+                       SELECT 1 FROM deadletter_message earlier
+                        WHERE earlier.queue_id = %(queue_id)s AND earlier.stream = %(stream)s
+                          AND earlier.id < p.id))
+                   AND NOT EXISTS (
+                       SELECT 1 FROM deadletter_poison halt
+                        WHERE halt.halts AND halt.queue = q.name AND halt.stream = %(stream)s
+                          AND halt.message_id < p.id))))
+RETURNING id;
+
+-- read_dying --
+SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error,
+       json_extract(m.history, '$[#-1].exception'), json_extract(m.history, '$[#-1].frame'),
+       m.lease_token IS NOT NULL AND m.available_at <= %(now)s, m.worker,
+       q.name, q.max_attempts, q.stream_policy,
+       CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
+            THEN 'broken' ELSE q.on_poison END,
+       d.name
+  FROM deadletter_message m
+  JOIN deadletter_queue q ON q.id = m.queue_id
+  LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id
+ WHERE m.id IN (SELECT value FROM json_each(%(ids)s))
+ ORDER BY m.id;
+
+-- record_lost --
+UPDATE deadletter_message
+   SET failure_reason = 10,
+       error = 'worker ' || worker || ' did not report before its lease ran out',
+       history = json_insert(CASE WHEN json_array_length(history) >= %(history_limit)s
+                                  THEN json_remove(history, '$[0]') ELSE history END,
+           '$[#]', json_object(
+               'at', replace(available_at, ' ', 'T') || '+00:00', 'worker', worker,
+               'attempt', attempts, 'reason', 10, 'error',
+               'worker ' || worker || ' did not report before its lease ran out')),
+       lease_token = NULL, worker = NULL
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token IS NOT NULL AND available_at <= %(now)s;
+
+-- quarantine --
+INSERT INTO deadletter_poison
+       (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
+        max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
+        halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
+        original_created_at, poisoned_at, poisoned_by)
+SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
+       m.attempts, q.max_attempts, m.fence, json_extract(r.value, '$.reason'),
+       json_extract(r.value, '$.verdict'), m.failure_reason, m.error, m.history,
+       json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.halts'),
+       m.poison_count + 1, m.source_id, m.instance, m.execution_id, m.activity_id, m.expires_at,
+       m.created_at, %(now)s, %(by)s
+  FROM json_each(%(rows)s) r
+  JOIN deadletter_message m ON m.id = json_extract(r.value, '$.id')
+  JOIN deadletter_queue q ON q.id = m.queue_id
+ WHERE true
+ ORDER BY m.id
+    ON CONFLICT (message_id) DO NOTHING
+RETURNING message_id;
+
+-- bury --
+INSERT INTO deadletter_message
+       (queue_id, name, kind, payload, headers, stream, priority, status, available_at, expires_at,
+        failure_reason, error, history, poison_count, source_id, instance, execution_id,
+        activity_id, created_at)
+SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(now)s,
+       django_format_dtdelta('+', %(now)s, d.expire_timeout), m.failure_reason, m.error, m.history,
+       m.poison_count, m.id, m.instance, m.execution_id, m.activity_id, %(now)s
+  FROM deadletter_message m
+  JOIN deadletter_queue q ON q.id = m.queue_id
+  JOIN deadletter_queue d ON d.id = q.dead_queue_id
+ WHERE m.id IN (SELECT value FROM json_each(%(ids)s))
+ ORDER BY m.id
+    ON CONFLICT (queue_id, source_id) WHERE source_id IS NOT NULL DO NOTHING
+RETURNING id;
+
+-- delete --
+DELETE FROM deadletter_message WHERE id IN (SELECT value FROM json_each(%(ids)s)) RETURNING id;
+
+-- read_expired --
+SELECT id FROM deadletter_message
+ WHERE expires_at <= %(now)s AND (available_at IS NULL OR available_at <= %(now)s)
+ ORDER BY expires_at, id
+ LIMIT %(limit)s;
+
+-- forget_old_poison --
+DELETE FROM deadletter_poison
+ WHERE id IN (
+       SELECT p.id
+         FROM deadletter_queue q
+         JOIN deadletter_poison p ON p.queue = q.name
+          AND p.poisoned_at <= django_format_dtdelta('-', %(now)s, q.poison_retention)
+          AND NOT p.halts
+        WHERE q.poison_retention IS NOT NULL
+        ORDER BY p.id
+        LIMIT %(limit)s)
+RETURNING id;
+
+-- read_stranded --
+SELECT p.queue_id, p.stream
+  FROM (SELECT DISTINCT queue_id, stream FROM deadletter_message WHERE available_at IS NULL) AS p
+  JOIN deadletter_queue q ON q.id = p.queue_id
+ WHERE NOT EXISTS (SELECT 1 FROM deadletter_poison halt
+                    WHERE halt.halts AND halt.queue = q.name AND halt.stream = p.stream)
+   AND NOT EXISTS (SELECT 1 FROM deadletter_message awake
+                    WHERE awake.queue_id = p.queue_id AND awake.stream = p.stream
+                      AND awake.available_at IS NOT NULL);
+
+-- lock_named_streams --
+SELECT 1 WHERE 0;
+
+-- restore --
+INSERT INTO deadletter_message
+       (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
+        available_at, failure_reason, error, history, poison_count, source_id, instance,
+        execution_id, activity_id, expires_at, created_at)
+SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s, p.payload), p.headers, p.stream,
+       p.key, p.priority, p.status & ~32768, 0, p.fence,
+       django_format_dtdelta('+', %(now)s, d.value), p.last_failure_reason, p.last_error,
+       p.history, p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END, p.instance,
+       p.execution_id, p.activity_id, django_format_dtdelta('+', %(now)s, q.expire_timeout),
+       p.original_created_at
+  FROM json_each(%(ids)s) i
+  JOIN json_each(%(delays)s) d ON d.key = i.key
+  JOIN deadletter_poison p ON p.id = i.value
+  JOIN deadletter_queue q ON q.name = COALESCE(%(queue)s, p.queue)
+ WHERE true
+ ORDER BY p.message_id
+    ON CONFLICT DO NOTHING
+RETURNING id, queue_id, stream;

@@ -1,0 +1,46 @@
+"""Which FailureReason does an exception stand for?"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import CancelledError
+
+from django.core.exceptions import ValidationError
+from django.db import InterfaceError, OperationalError
+
+from ..conf import get_settings
+from ..exceptions import MessageRejected, Undecodable
+from ..status import FailureReason
+
+
+def classify(error: BaseException) -> FailureReason:
+    """
+    Ask the exception (`failure_reason`), then DEADLETTER["CLASSIFY"], then the list below.
+
+    Never raises: a classifier that fails leaves the exception what it is.
+    """
+    own = getattr(error, "failure_reason", None)
+    if own is not None:
+        return FailureReason.read(own)
+    custom = get_settings().classify
+    if custom is not None:
+        try:
+            answer = custom(error)
+        except Exception:
+            answer = None
+        if answer is not None:
+            return FailureReason.read(answer)
+    for kinds, reason in _DEFAULTS:
+        if isinstance(error, kinds):
+            return reason
+    return FailureReason.HANDLER_EXCEPTION
+
+
+#: First match wins: TimeoutError is also an OSError.
+_DEFAULTS: tuple[tuple[tuple[type[BaseException], ...], FailureReason], ...] = (
+    ((TimeoutError, CancelledError), FailureReason.TIMEOUT_EXCEEDED),
+    ((ValidationError, MessageRejected), FailureReason.VALIDATION_FAILURE),
+    ((Undecodable, json.JSONDecodeError, UnicodeError), FailureReason.SERIALIZATION_ERROR),
+    ((ConnectionError,), FailureReason.TRANSPORT_UNAVAILABLE),
+    ((OperationalError, InterfaceError), FailureReason.DEPENDENCY_FAILURE),
+)
