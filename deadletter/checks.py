@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.core.exceptions import FieldDoesNotExist
+from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.db import connections, router
 
 from . import conf
@@ -56,8 +57,8 @@ def _field_problem(name: str, value: Any) -> str:
         return ""
     try:
         field.clean(value, None)  # type: ignore[union-attr]
-    except Exception as error:
-        return " ".join(getattr(error, "messages", [str(error)]))
+    except ValidationError as error:
+        return " ".join(error.messages)
     return ""
 
 
@@ -100,13 +101,11 @@ def _check_database(alias: str) -> list[CheckMessage]:
 
 
 def _check_sqlite(alias: str) -> list[CheckMessage]:
-    from django.db.backends.sqlite3.base import Database
-
     found: list[CheckMessage] = []
-    if Database.sqlite_version_info < (3, 38):
+    if sqlite3.sqlite_version_info < (3, 38):
         found.append(
             Error(
-                f"SQLite {Database.sqlite_version} is too old for deadletter.",
+                f"SQLite {sqlite3.sqlite_version} is too old for deadletter.",
                 hint="Use SQLite 3.38 or newer: it needs RETURNING and the JSON functions.",
                 id="deadletter.E006",
             )

@@ -15,7 +15,7 @@ logger = logging.getLogger("deadletter")
 
 
 def create_declared_queues(*, using: str, apps: Apps, **kwargs: Any) -> None:
-    """Create missing queues of DEADLETTER["QUEUES"], and "default". Existing rows stay as edited."""
+    """Create missing queues of DEADLETTER["QUEUES"], and "default". Existing rows stay."""
     if not router.allow_migrate_model(using, Queue) or not _has_table(apps):
         return
     declared = {"default": {}, **get_settings().queues}

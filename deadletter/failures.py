@@ -27,7 +27,7 @@ def printable(text: object, *, limit: int = ERROR_LIMIT) -> str:
     """
     try:
         text = str(text)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - any class may raise anything here
         text = f"<unprintable {type(error).__name__}>"
     head = text[: limit + 1]  # a character has one byte at least: no need to encode 50 MB
     clean = head.encode("utf-8", "replace").decode("utf-8").translate(_UNPRINTABLE)
@@ -39,7 +39,7 @@ def printable(text: object, *, limit: int = ERROR_LIMIT) -> str:
 
 _CUT = "[…]"
 #: Control characters other than tab and newline, as the replacement character.
-_UNPRINTABLE = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
+_UNPRINTABLE = dict.fromkeys((*range(32), *range(127, 160)), "�")
 del _UNPRINTABLE[ord("\t")], _UNPRINTABLE[ord("\n")]
 
 
@@ -60,7 +60,7 @@ def describe(error: BaseException) -> Description:
     text = printable(error)
     try:
         lines = "".join(traceback.format_exception(error, limit=-50))
-    except BaseException as problem:
+    except BaseException as problem:  # noqa: BLE001 - as above
         lines = f"<no traceback: {type(problem).__name__}>"
     return Description(
         text=f"{name}: {text}" if text else name,
@@ -168,7 +168,7 @@ class ErrorDetails:
         return self.text
 
     @classmethod
-    def Poison(  # noqa: N802 - reads as the name of the variant it makes
+    def Poison(
         cls,
         *,
         attempts: int,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
-#: A message was quarantined. Arguments: poison (a Poisoning: ids, names, reason; no payload), using.
+#: A message was quarantined. Arguments: poison (a Poisoning; no payload), using.
 message_poisoned = Signal()
 #: A poison record was put back into its queue by an operator. Arguments: message_id, by, using.
 poison_retried = Signal()

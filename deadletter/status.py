@@ -40,7 +40,5 @@ class FailureReason(enum.IntEnum):
     @classmethod
     def read(cls, number: int | None) -> FailureReason:
         """Turn a stored number into a reason; a number from the future reads as UNKNOWN."""
-        try:
-            return cls(number)
-        except ValueError:
-            return cls.UNKNOWN
+        known = cls._value2member_map_.get(number)
+        return known if isinstance(known, cls) else cls.UNKNOWN

@@ -35,7 +35,8 @@ def process_batch(
         item if isinstance(item, Completion) else Completion(item, Status(0), token)
         for item in releases
     ]
-    ids = {item.id for item in (*done, *failed, *back)}
+    reports: list[Completion | Failure] = [*done, *failed, *back]
+    ids = {report.id for report in reports}
 
     def work(tx: Transaction) -> WorkBatch:
         if failed or back:

@@ -245,19 +245,20 @@ def _row(item: Outgoing, stored: sql.Row, alias: str) -> Message:
     """Build the row as it was stored, without asking for it again."""
     connection = connections[alias]
     id, queue_id, available_at, expires_at, created_at = stored
-    message = Message(
-        id=id,
-        queue_id=queue_id,
-        name=item.name,
-        payload=item.payload,
-        headers=None if item.headers is None else dict(item.headers),
-        stream=item.stream,
-        key=item.key,
-        priority=item.priority,
-        available_at=sql.as_datetime(available_at, connection),
-        expires_at=sql.as_datetime(expires_at, connection),
-        created_at=sql.as_datetime(created_at, connection),
-    )
+    columns: dict[str, Any] = {
+        "id": id,
+        "queue_id": queue_id,
+        "name": item.name,
+        "payload": item.payload,
+        "headers": None if item.headers is None else dict(item.headers),
+        "stream": item.stream,
+        "key": item.key,
+        "priority": item.priority,
+        "available_at": sql.as_datetime(available_at, connection),
+        "expires_at": sql.as_datetime(expires_at, connection),
+        "created_at": sql.as_datetime(created_at, connection),
+    }
+    message = Message(**columns)
     message._state.adding = False
     message._state.db = alias
     return message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -13,13 +13,19 @@ from ..durations import as_timedelta
 from ..exceptions import Undecodable
 from ..payload import decode
 
+if TYPE_CHECKING:  # the classes are generic to the type checker only
+    _DurationField = models.DurationField[Any, Any]
+    _TextField = models.TextField[Any, Any]
+else:
+    _DurationField, _TextField = models.DurationField, models.TextField
 
-class SecondsField(models.DurationField):
+
+class SecondsField(_DurationField):
     """A duration that may also be given as a number of seconds."""
 
     def to_python(self, value: Any) -> timedelta | None:
         if value is None or isinstance(value, str):
-            return super().to_python(value)
+            return super().to_python(value)  # type: ignore[no-any-return]
         try:
             return as_timedelta(value, field=str(self.verbose_name))
         except ValueError as error:
@@ -40,7 +46,7 @@ class Damaged:
         return f"<Damaged {self.problem}>"
 
 
-class JSONTextField(models.TextField):
+class JSONTextField(_TextField):
     """
     JSON kept as the text that passed the door.
 

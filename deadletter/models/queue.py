@@ -7,7 +7,8 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
-from django.db import models, transaction
+from django.db import models, router, transaction
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..backoff import Backoff
@@ -111,47 +112,45 @@ class Queue(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    def clean(self) -> None:
-        super().clean()
-        problems = self._dead_queue_problems() | self._duration_problems()
-        if problems:
-            raise ValidationError(problems)
-
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Validate, also outside forms: a bad policy would only show when a message fails."""
-        using = kwargs.get("using") or self._state.db or "default"
+        using = kwargs.get("using") or router.db_for_write(Queue, instance=self)
+        self._state.db = using
         with transaction.atomic(using=using):
             # Two queues naming each other at the same moment must see each other.
             list(type(self).objects.using(using).select_for_update().order_by("id").values("id"))
             self.full_clean(validate_constraints=False)
             super().save(*args, **kwargs)
 
+    def clean(self) -> None:
+        super().clean()
+        problems = self._dead_queue_problems() | self._duration_problems()
+        if problems:
+            raise ValidationError(problems)
+
     def backoff(self) -> Backoff:
         return Backoff(base=self.backoff_base, cap=self.backoff_cap, jitter=self.jitter)
 
     def _dead_queue_problems(self) -> dict[str, list[str]]:
         target = self.dead_queue
-        wanted = self.on_poison == OnPoison.DEAD_QUEUE
         if target is None:
-            if not wanted:
+            if self.on_poison != OnPoison.DEAD_QUEUE:
                 return {}
-            return {"dead_queue": [_("on_poison is dead_queue, but no dead queue is named.")]}
+            return {"dead_queue": [gettext("on_poison is dead_queue, but no dead queue is named.")]}
         found = []
-        if not wanted:
-            found.append(_("A dead queue is named, but on_poison is not dead_queue."))
         if target.pk == self.pk and self.pk is not None:
-            found.append(_("A queue cannot be its own dead queue."))
+            found.append(gettext("A queue cannot be its own dead queue."))
         elif not Queue.objects.using(self._alias()).filter(pk=target.pk).exists():
-            found.append(_("That dead queue does not exist; create it first."))
+            found.append(gettext("That dead queue does not exist; create it first."))
         elif target.dead_queue_id is not None:
             found.append(
-                _("%(name)s already has a dead queue of its own; dead queues do not chain.")
+                gettext("%(name)s already has a dead queue of its own; dead queues do not chain.")
                 % {"name": target.name}
             )
         source = self.pk and self.sources.using(self._alias()).order_by("name").first()
         if source and source.pk != self.pk:
             found.append(
-                _("This queue is the dead queue of %(name)s; dead queues do not chain.")
+                gettext("This queue is the dead queue of %(name)s; dead queues do not chain.")
                 % {"name": source.name}
             )
         return {"dead_queue": found} if found else {}
@@ -159,13 +158,13 @@ class Queue(models.Model):
     def _duration_problems(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         if self.lease_timeout is not None and self.lease_timeout <= timedelta(0):
-            found["lease_timeout"] = [_("A lease must last longer than nothing.")]
+            found["lease_timeout"] = [gettext("A lease must last longer than nothing.")]
         if self.expire_timeout is not None:
             if self.expire_timeout <= timedelta(0):
-                found["expire_timeout"] = [_("Messages would be dead on arrival.")]
+                found["expire_timeout"] = [gettext("Messages would be dead on arrival.")]
             elif self.lease_timeout is not None and self.lease_timeout > self.expire_timeout:
-                found["expire_timeout"] = [_("Must not be shorter than the lease timeout.")]
+                found["expire_timeout"] = [gettext("Must not be shorter than the lease timeout.")]
         return found
 
     def _alias(self) -> str:
-        return self._state.db or "default"
+        return self._state.db or router.db_for_write(Queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from concurrent.futures import CancelledError
 
 from django.core.exceptions import ValidationError
@@ -11,6 +12,8 @@ from django.db import InterfaceError, OperationalError
 from ..conf import get_settings
 from ..exceptions import MessageRejected, Undecodable
 from ..status import FailureReason
+
+logger = logging.getLogger("deadletter")
 
 
 def classify(error: BaseException) -> FailureReason:
@@ -27,6 +30,7 @@ def classify(error: BaseException) -> FailureReason:
         try:
             answer = custom(error)
         except Exception:
+            logger.exception("DEADLETTER['CLASSIFY'] raised for %s", type(error).__name__)
             answer = None
         if answer is not None:
             return FailureReason.read(answer)

@@ -53,7 +53,7 @@ def execute(message: Claimed, handlers: Registry = registry) -> Report:
         return _undecodable(message, error)
     try:
         _call(handler, message)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - a failure of the message, not the worker
         return _failure(message, error, completed=message.status & ~before)
     return Completion(message.id, Status.PUBLISHED, message.token)
 

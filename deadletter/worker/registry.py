@@ -74,7 +74,7 @@ def handler(
     `timeout` ends an attempt that takes longer; `atomic` commits the handler's database work and
     the completion of its message together.
     """
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a message name: letters, digits and _ . : / @ + -")
 
     def register(function: Function) -> Function:
