@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
+from .exceptions import shown
+
 Duration = timedelta | float | int
 
 #: Far above any sensible delay, far below what timestamps overflow at.
@@ -14,13 +16,13 @@ LONGEST = timedelta(days=36_500)
 def as_timedelta(value: Duration, *, field: str = "duration") -> timedelta:
     """Return the duration as a timedelta. Raises ValueError for anything but 0 … 100 years."""
     if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
-        raise ValueError(f"{field}: expected a timedelta or seconds, got {value!r}")
+        raise ValueError(f"{field}: expected a timedelta or seconds, got {shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{field}: must be finite, got {value!r}")
+        raise ValueError(f"{field}: must be finite, got {shown(value)}")
     if not isinstance(value, timedelta):
         if abs(value) > LONGEST.total_seconds():
-            raise ValueError(f"{field}: must be between 0 and 100 years, got {value!r}")
+            raise ValueError(f"{field}: must be between 0 and 100 years, got {shown(value)}")
         value = timedelta(seconds=value)
     if not timedelta(0) <= value <= LONGEST:
-        raise ValueError(f"{field}: must be between 0 and 100 years, got {value!r}")
+        raise ValueError(f"{field}: must be between 0 and 100 years, got {shown(value)}")
     return value

@@ -6,6 +6,14 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 
+def shown(value: object) -> str:
+    """Return a value as an error message may quote it. An integer of 5,000 digits has no repr."""
+    try:
+        return f"{value!r:.100}"
+    except Exception as error:  # noqa: BLE001 - any class may raise anything here
+        return f"<{type(value).__name__}: {type(error).__name__}>"
+
+
 class DeadletterError(Exception):
     """Base of everything deadletter raises on purpose."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -14,7 +14,7 @@ from django.db import connections, router, transaction
 from .. import clock, sql
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
-from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
+from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue, shown
 from ..models import Kind, Message, Queue
 from ..payload import accept
 
@@ -184,7 +184,7 @@ def _name(field: str, value: object) -> str:
         return value
     raise MessageRejected(
         field,
-        f"{value!r:.100} is not a name: 1 to 200 letters, digits and _ . : / @ + -, starting with "
+        f"{shown(value)} is not a name: 1 to 200 letters, digits and _ . : / @ + -, starting with "
         "a letter, digit or underscore",
     )
 
@@ -194,10 +194,10 @@ def _label(field: str, value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
-        raise MessageRejected(field, f"expected 1 to 200 characters of text, got {value!r:.100}")
+        raise MessageRejected(field, f"expected 1 to 200 characters of text, got {shown(value)}")
     if not value.isprintable():
         raise MessageRejected(
-            field, f"{value!r:.100} contains characters that cannot be shown or stored"
+            field, f"{shown(value)} contains characters that cannot be shown or stored"
         )
     return value
 
@@ -212,7 +212,7 @@ def _headers(value: object, limit: int) -> str | None:
 
 def _priority(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 9:
-        raise MessageRejected("priority", f"expected 0 (first) to 9 (last), got {value!r:.100}")
+        raise MessageRejected("priority", f"expected 0 (first) to 9 (last), got {shown(value)}")
     return value
 
 
@@ -220,8 +220,11 @@ def _moment(value: object) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise MessageRejected("at", f"expected a datetime with a time zone, got {value!r:.100}")
-    return value
+        raise MessageRejected("at", f"expected a datetime with a time zone, got {shown(value)}")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise MessageRejected("at", f"{shown(value)} is outside the calendar in UTC") from None
 
 
 def _duration(field: str, value: Any, *, at_least: timedelta = _NOTHING) -> timedelta:

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deadletter import PayloadRejected
+from deadletter.exceptions import Undecodable
+from deadletter.payload import DEPTH_LIMIT, SIZE_LIMIT, accept, decode
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5),
+    max_leaves=30,
+)  # fmt: skip
+
+
+def nested(depth: int) -> Any:
+    value: Any = "leaf"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@given(value=JSON)
+def test_what_is_accepted_reads_back_equal(value: Any):
+    assert decode(accept(value)) == value
+
+
+@given(value=JSON)
+def test_what_is_accepted_is_compact_json_without_escapes_a_database_refuses(value: Any):
+    text = accept(value)
+
+    assert json.loads(text) == value
+    assert "\x00" not in text
+    assert text.encode().decode() == text
+
+
+LEAVES = st.binary() | st.complex_numbers() | TEXT | st.floats() | st.integers()
+
+
+@given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_anything_is_accepted_or_refused_with_the_place_named(value: Any):
+    text = place = ""
+    try:
+        text = accept(value)
+    except PayloadRejected as refused:
+        place = refused.field
+
+    assert place.startswith("payload") or decode(text) == value
+
+
+def test_a_tuple_reads_back_as_a_list():
+    assert decode(accept((1, (2, 3)))) == [1, [2, 3]]
+
+
+def test_nothing_is_the_json_null():
+    assert accept(None) == "null"
+    assert decode("null") is None
+    assert decode(None) is None
+
+
+def test_the_deepest_value_allowed_has_64_levels():
+    assert decode(accept(nested(DEPTH_LIMIT))) == nested(64)
+    with pytest.raises(PayloadRejected, match="payload: nested deeper than 64 levels"):
+        accept(nested(65))
+
+
+def test_a_value_that_contains_itself_is_refused():
+    circle: list[Any] = []
+    circle.append(circle)
+
+    with pytest.raises(PayloadRejected, match="nested deeper than 64"):
+        accept(circle)
+
+
+def test_a_value_that_contains_itself_many_times_is_refused_without_growing():
+    circle: list[Any] = []
+    circle.extend([circle] * 1000)
+
+    with pytest.raises(PayloadRejected):
+        accept(circle)
+
+
+def test_the_largest_value_allowed_has_256_kib_as_json():
+    assert len(accept("x" * (SIZE_LIMIT - 2))) == 262_144
+    with pytest.raises(PayloadRejected, match="larger than 262,144 bytes as JSON"):
+        accept("x" * (SIZE_LIMIT - 1))
+
+
+def test_size_is_counted_in_bytes_not_in_characters():
+    with pytest.raises(PayloadRejected, match="larger than"):
+        accept("€" * 90_000)
+
+
+def test_text_that_doubles_when_escaped_is_counted_as_stored():
+    with pytest.raises(PayloadRejected, match="larger than"):
+        accept("\n" * 200_000)
+
+
+def test_integers_have_4300_digits_at_most():
+    assert decode(accept(10**4300 - 1)) == 10**4300 - 1
+    with pytest.raises(PayloadRejected, match="4300 digits"):
+        accept(10**4300)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "not json", "[" * 100_000, "9" * 5000, '"\\ud800', "nul", "{'a': 1}", '{"a":1}x'],
+    ids=lambda text: text[:10] or "empty",
+)
+def test_damaged_text_raises_one_kind_of_error(text: str):  # A34
+    with pytest.raises(Undecodable):
+        decode(text)
+
+
+@given(text=st.text())
+def test_decoding_raises_nothing_but_undecodable(text: str):
+    problem = ""
+    try:
+        decode(text)
+    except Undecodable as error:
+        problem = str(error)
+
+    assert len(problem) < 300
