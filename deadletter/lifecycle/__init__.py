@@ -12,7 +12,7 @@ from .batch import process_batch
 from .claim import claim
 from .enqueue import Outgoing, asend, asend_many, send, send_many
 from .quarantine import Poisoning
-from .settle import abandon, complete, fail, release, renew
+from .settle import abandon, complete, fail, refund, release, renew
 from .sweep import Sweep, sweep
 from .values import (
     Batch,
@@ -23,6 +23,7 @@ from .values import (
     Failure,
     Outcome,
     Poisoned,
+    Release,
     Released,
     Scheduled,
     WorkBatch,
@@ -40,6 +41,7 @@ __all__ = [
     "Outgoing",
     "Poisoned",
     "Poisoning",
+    "Release",
     "Released",
     "Scheduled",
     "Sweep",
@@ -51,6 +53,7 @@ __all__ = [
     "complete",
     "fail",
     "process_batch",
+    "refund",
     "release",
     "renew",
     "send",

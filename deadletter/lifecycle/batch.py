@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..status import Status
 from . import settle, streams
 from .claim import take
 from .transaction import Transaction, in_transaction
-from .values import Batch, ClaimRequest, Completion, Failure, Scheduled, WorkBatch
+from .values import Batch, ClaimRequest, Completion, Failure, Release, Scheduled, WorkBatch
 
 
 def process_batch(
@@ -18,7 +17,7 @@ def process_batch(
     token: str | None = None,
     completions: Sequence[Completion] = (),
     failures: Sequence[Failure] = (),
-    releases: Sequence[int | Completion] = (),
+    releases: Sequence[int | Release] = (),
     claim: ClaimRequest | None = None,
     using: str | None = None,
 ) -> WorkBatch:
@@ -32,10 +31,14 @@ def process_batch(
     done = [item if item.token else replace(item, token=token) for item in completions]
     failed = [item if item.token else replace(item, token=token) for item in failures]
     back = [
-        item if isinstance(item, Completion) else Completion(item, Status(0), token)
+        Release(item, 0, token)
+        if isinstance(item, int)
+        else item
+        if item.token
+        else replace(item, token=token)
         for item in releases
     ]
-    reports: list[Completion | Failure] = [*done, *failed, *back]
+    reports: list[Completion | Failure | Release] = [*done, *failed, *back]
     ids = {report.id for report in reports}
 
     def work(tx: Transaction) -> WorkBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -51,7 +51,15 @@ def take(
     lease = None if request.lease is None else as_timedelta(request.lease, field="lease")
     if lease == timedelta(0):
         raise ValueError("lease: must be longer than nothing")
-    taking = _Taking(tx, secrets.token_hex(8), worker, lease, request.limit, exclude=set(exclude))
+    taking = _Taking(
+        tx=tx,
+        token=secrets.token_hex(8),
+        worker=worker,
+        lease=lease,
+        limit=request.limit,
+        max_attempts=request.max_attempts,
+        exclude=set(exclude),
+    )
     for level in _levels(tx, request.queues):
         for _ in range(ROUNDS):
             if not taking.room or not taking.look(level):
@@ -93,6 +101,7 @@ class _Taking:
     worker: str
     lease: timedelta | None
     limit: int
+    max_attempts: Mapping[str, int | None]
     exclude: set[int]
     messages: list[Claimed] = field(default_factory=list)
     dead: list[int] = field(default_factory=list)
@@ -110,7 +119,7 @@ class _Taking:
             turns.setdefault(row[1], len(turns))
         leased = [row for row in rows if row[0] == "leased"]
         leased.sort(key=lambda row: turns[row[1]])
-        self.messages += [self._claimed(row[5:]) for row in leased]
+        self.messages += [self._claimed(row[7:]) for row in leased]
         others = [row for row in rows if row[0] not in ("leased", "lease")]
         if others:
             self._judge(others)
@@ -135,14 +144,14 @@ class _Taking:
         runs: list[_Run] = []
         blocked: dict[Stream, list[int]] = {}
         candidates: dict[Stream, list[int]] = {}
-        for verdict, id, queue_id, stream, locked in (row[:5] for row in rows):
+        for verdict, id, queue_id, stream, locked, name, attempts in (row[:7] for row in rows):
             if verdict == "stream" and locked:
                 candidates.setdefault((queue_id, stream), []).append(id)
             elif verdict == "stream":
                 # Somebody is changing the stream at this moment. Leave the message due: parking it
                 # now, without the lock, could hide it from the one who would have to wake it.
                 self.exclude.add(id)
-            elif verdict == "lost":
+            elif verdict == "lost" or not self._is_dead(verdict, name, attempts):
                 runs.append((None, [id]))
             else:
                 deaths.append(_death(id, verdict))
@@ -153,6 +162,12 @@ class _Taking:
         if deaths:
             self.dead += quarantine(self.tx, deaths, by=self.worker)
 
+    def _is_dead(self, verdict: str, name: str, attempts: int) -> bool:
+        """Judge by the handler's own number where it has one."""
+        if verdict != "exhausted" or name not in self.max_attempts:
+            return True
+        return streams.is_exhausted(attempts, self.max_attempts[name])
+
     def _choose(
         self,
         candidates: dict[Stream, list[int]],
@@ -162,7 +177,13 @@ class _Taking:
     ) -> None:
         """Decide for each stream: a run, some deaths, or nothing to be had now."""
         cap = get_settings().stream_cap
-        heads = streams.read(self.tx, candidates, cap=cap, exclude=self.exclude)
+        heads = streams.read(
+            self.tx,
+            candidates,
+            cap=cap,
+            exclude=self.exclude,
+            max_attempts=self.max_attempts,
+        )
         room = self.room - len(runs)
         for stream, ids in candidates.items():
             if stream not in heads:
@@ -237,6 +258,7 @@ class _Taking:
             instance=row[12],
             execution_id=row[13],
             activity_id=row[14],
+            lease=sql.as_timedelta(row[15]) or timedelta(0),
             token=self.token,
         )
 

@@ -25,6 +25,8 @@ class Death:
     id: int
     reason: FailureReason = FailureReason.POISON_MESSAGE
     verdict: str = ""
+    #: The number in force, when it was not the queue's.
+    max_attempts: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,8 @@ class _Dying:
     def verdict(self) -> str:
         if self.death.verdict:
             return self.death.verdict
-        limit = "unlimited" if self.max_attempts is None else max(self.max_attempts, 1)
+        number = self.max_attempts if self.death.max_attempts is None else self.death.max_attempts
+        limit = "unlimited" if number is None else max(number, 1)
         return f"gave up after {self.attempts} of {limit} attempts"
 
     def record(self) -> dict[str, Any]:
@@ -118,6 +121,7 @@ class _Dying:
             "reason": int(self.death.reason),
             "verdict": self.verdict,
             "fingerprint": self.group,
+            "max_attempts": self.death.max_attempts,
             "halts": self.stream is not None and self.stream_policy == StreamPolicy.HALT,
         }
 

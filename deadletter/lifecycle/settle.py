@@ -18,7 +18,16 @@ from ..status import FailureReason, Status
 from . import streams
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
-from .values import Completed, Completion, Failure, Outcome, Poisoned, Released, Scheduled
+from .values import (
+    Completed,
+    Completion,
+    Failure,
+    Outcome,
+    Poisoned,
+    Release,
+    Released,
+    Scheduled,
+)
 
 Outcomes = dict[int, Outcome]
 #: Which token the caller says it holds for which message.
@@ -69,7 +78,7 @@ def release(
     By name: each may pass a waiting or poisoned predecessor of its stream, never a leased one.
     Raises: LeaseLost naming the ids that are not the caller's; the others are given back.
     """
-    wanted = [Completion(id, 0, token) for id in ids]
+    wanted = [Release(id, 0, token) for id in ids]
 
     def work(tx: Transaction) -> Outcomes:
         streams.lock(tx, {item.id for item in wanted})
@@ -90,6 +99,17 @@ def renew(
     lost = in_transaction(lambda tx: renewing(tx, held, lease=lease), using=using)
     if lost:
         raise LeaseLost(lost)
+
+
+def refund(token: str, ids: Iterable[int], *, using: str | None = None) -> list[int]:
+    """
+    Take the charge off messages whose lease ran out before they were started.
+
+    Returns the ids that were still nobody else's. Unlike `release` this is for leases that are
+    over: the messages are due again already, only the attempt they never had is given back.
+    """
+    held = dict.fromkeys(ids, token)
+    return in_transaction(lambda tx: refunding(tx, held), using=using)
 
 
 def abandon(
@@ -117,7 +137,7 @@ def abandon(
     def work(tx: Transaction) -> Outcomes:
         streams.lock(tx, {id})
         if not count and not force_poison:
-            return releasing(tx, [Completion(id, 0, token)], delay=wait)
+            return releasing(tx, [Release(id, wait, token)])
         return abandoning(
             tx, failure, force_poison=force_poison, max_attempts=max_attempts, by=by or "worker"
         )
@@ -146,7 +166,8 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
     named = [item for item in completions if not item.status]
     if named:
         streams.lock(tx, {item.id for item in named})
-        outcomes |= releasing(tx, named, by_name={item.id for item in named})
+        back = [Release(item.id, 0, item.token) for item in named]
+        outcomes |= releasing(tx, back, by_name={item.id for item in named})
     return outcomes
 
 
@@ -178,16 +199,17 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
 
 
 def releasing(
-    tx: Transaction,
-    items: Sequence[Completion],
-    *,
-    by_name: Collection[int] = (),
-    delay: timedelta = _NOTHING,
+    tx: Transaction, items: Sequence[Release], *, by_name: Collection[int] = ()
 ) -> Outcomes:
     """Give messages back, uncounted. The caller holds the streams' locks."""
     ids, tokens = _held(items)
+    delays = {item.id: as_timedelta(item.delay, field="delay") for item in items}
     rows = tx.run(
-        "release", ids=ids, tokens=tokens, by_name=[id in by_name for id in ids], delay=delay
+        "release",
+        ids=ids,
+        tokens=tokens,
+        by_name=[id in by_name for id in ids],
+        delays=[sql.microseconds(delays[id]) for id in ids],
     )
     streams.wake(tx, streams.touched(rows))
     return {row[0]: Released() for row in rows}
@@ -201,6 +223,15 @@ def renewing(tx: Transaction, held: Held, *, lease: Duration | None) -> list[int
     ids = sorted(held)
     rows = tx.run("renew", ids=ids, tokens=[_safe(held[id]) for id in ids], lease=until)
     return sorted(set(ids) - {row[0] for row in rows})
+
+
+def refunding(tx: Transaction, held: Held) -> list[int]:
+    """Give back the attempts of messages that were never started and are due again."""
+    if not held:
+        return []
+    ids = sorted(held)
+    streams.lock(tx, ids)
+    return [row[0] for row in tx.run("refund", ids=ids, tokens=[_safe(held[id]) for id in ids])]
 
 
 def abandoning(
@@ -248,7 +279,7 @@ def _judge(failure: Failure, attempts: int, limit: int | None) -> Death | None:
             verdict=f"failed permanently: {failure.reason.name} is in PERMANENT_REASONS",
         )
     if limit is not None and attempts >= limit:
-        return Death(failure.id)
+        return Death(failure.id, max_attempts=failure.max_attempts)
     return None
 
 

@@ -8,7 +8,7 @@ message due again. Parking and waking happen only under the stream's lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..models import StreamPolicy
@@ -70,18 +70,31 @@ def choose_run(
 
 
 def read(
-    tx: Transaction, streams: Iterable[Stream], *, cap: int, exclude: Collection[int]
+    tx: Transaction,
+    streams: Iterable[Stream],
+    *,
+    cap: int,
+    exclude: Collection[int],
+    max_attempts: Mapping[str, int | None],
 ) -> dict[Stream, tuple[str, int | None, list[Member]]]:
     """Read the heads of streams whose lock is held: policy, halt, members. A busy one is absent."""
     found: dict[Stream, tuple[str, int | None, list[Member]]] = {}
     for row in tx.run_for(streams, "read_streams", cap=cap):
-        queue_id, stream, policy, halted_at, id, waiting, released, exhausted, expired = row
+        queue_id, stream, policy, halted_at, id, waiting, released, exhausted, expired = row[:9]
+        name, attempts = row[9:]
+        if name in max_attempts:
+            exhausted = is_exhausted(attempts, max_attempts[name])
         # What failed in this very call is not claimed again by it: it waits, whatever its delay.
         member = Member(
             id, bool(waiting) or id in exclude, bool(released), bool(exhausted), bool(expired)
         )
         found.setdefault((queue_id, stream), (policy, halted_at, []))[2].append(member)
     return found
+
+
+def is_exhausted(attempts: int, limit: int | None) -> bool:
+    """N = max_attempts means N executions, and 0 means one."""
+    return limit is not None and attempts >= max(limit, 1)
 
 
 def park(

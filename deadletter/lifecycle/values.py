@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -39,6 +39,7 @@ class Claimed:
     instance: str | None
     execution_id: int | None
     activity_id: int | None
+    lease: timedelta
     token: str
     _payload: Any = field(default=_UNREAD, repr=False)
 
@@ -91,11 +92,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """What to claim: queues in order of preference (None: all but dead queues)."""
+    """
+    What to claim: queues in order of preference (None: all but dead queues).
+
+    `max_attempts` by message name replaces the queue's number, None meaning never.
+    """
 
     queues: Sequence[str] | None = None
     limit: int = 100
     lease: Duration | None = None
+    max_attempts: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,15 @@ class Completion:
 
     id: int
     status: Status | int = Status.PUBLISHED
+    token: str | None = None
+
+
+@dataclass(frozen=True)
+class Release:
+    """A message given back unprocessed, free again after `delay`."""
+
+    id: int
+    delay: Duration = 0
     token: str | None = None
 
 

@@ -52,7 +52,9 @@ SELECT g.id, s.id IS NOT NULL, g.key
 WITH level AS (
     -- An index that leads with priority would read every future row of a level before it reached the next level's
     -- due rows, so each (queue, level) is probed for itself; the outer LIMIT stops as soon as there is enough.
-    SELECT q.id AS queue_id, q.max_attempts, p.priority
+    -- GREATEST would pass over a null: NULLIF keeps "never" apart from "at the first failure".
+    SELECT q.id AS queue_id, COALESCE(NULLIF(q.max_attempts, 0), q.max_attempts + 1) AS max_attempts,
+           p.priority
       FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS wanted(name, place)
       JOIN deadletter_queue q ON q.name = wanted.name AND NOT q.paused
      CROSS JOIN generate_series(0, 9) AS p(priority)
@@ -61,14 +63,14 @@ WITH level AS (
     SELECT row_number() OVER () AS turn, due.*
       FROM (SELECT found.*,
                    CASE WHEN found.stream IS NOT NULL THEN 'stream'
-                        WHEN found.attempts >= GREATEST(level.max_attempts, 1) THEN 'exhausted'
+                        WHEN found.attempts >= level.max_attempts THEN 'exhausted'
                         WHEN found.expires_at <= %(now)s THEN 'expired'
                         WHEN found.lease_token IS NOT NULL THEN 'lost'
                         ELSE 'lease' END AS verdict
               FROM level
              CROSS JOIN LATERAL (
-                   SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.attempts, m.expires_at,
-                          m.lease_token
+                   SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.name, m.attempts,
+                          m.expires_at, m.lease_token
                      FROM deadletter_message m
                     WHERE m.queue_id = level.queue_id
                       AND m.priority = level.priority
@@ -89,14 +91,14 @@ WITH level AS (
        AND q.id = m.queue_id
     RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
               q.max_attempts, m.status, m.fence, m.created_at, m.instance, m.execution_id,
-              m.activity_id
+              m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease
 )
 SELECT CASE WHEN l.id IS NULL THEN c.verdict ELSE 'leased' END, c.id, c.queue_id, c.stream,
        -- Try, never wait. The stream itself is read by the next statement: a snapshot taken before the lock
        -- was measured to deliver messages twice.
        CASE WHEN c.verdict = 'stream' THEN
             pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id)) END,
-       l.*
+       c.name, c.attempts, l.*
   FROM candidate c LEFT JOIN leased l ON l.id = c.id
  ORDER BY c.turn;
 
@@ -105,8 +107,8 @@ SELECT CASE WHEN l.id IS NULL THEN c.verdict ELSE 'leased' END, c.id, c.queue_id
 SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
        COALESCE(m.available_at > %(now)s, false) AS waiting,
        m.released_at IS NOT NULL AS released,
-       COALESCE(m.attempts >= GREATEST(q.max_attempts, 1), false) AS exhausted,
-       COALESCE(m.expires_at <= %(now)s, false) AS expired
+       COALESCE(m.attempts >= COALESCE(NULLIF(q.max_attempts, 0), q.max_attempts + 1), false) AS exhausted,
+       COALESCE(m.expires_at <= %(now)s, false) AS expired, m.name, m.attempts
   FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
   JOIN deadletter_queue q ON q.id = s.queue_id
   LEFT JOIN LATERAL (
@@ -114,14 +116,14 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
         WHERE p.halts AND p.queue = q.name AND p.stream = s.stream
         ORDER BY p.message_id LIMIT 1) AS halt ON true
  CROSS JOIN LATERAL (
-       (SELECT id, available_at, released_at, attempts, expires_at
+       (SELECT id, name, available_at, released_at, attempts, expires_at
           FROM deadletter_message
          WHERE queue_id = s.queue_id AND stream = s.stream
                -- under release a waiting message is passed, so it must not use up the limit
            AND (q.stream_policy <> 'release' OR available_at IS NULL OR available_at <= %(now)s)
          ORDER BY id LIMIT %(cap)s)
        UNION
-       (SELECT id, available_at, released_at, attempts, expires_at
+       (SELECT id, name, available_at, released_at, attempts, expires_at
           FROM deadletter_message
          WHERE queue_id = s.queue_id AND stream = s.stream AND released_at IS NOT NULL
            AND (available_at IS NULL OR available_at <= %(now)s)
@@ -140,6 +142,8 @@ WITH wanted AS (
 ), mine AS MATERIALIZED (
     SELECT m.ctid AS spot, m.id FROM deadletter_message m
      WHERE m.id = ANY(%(ids)s::bigint[])
+           -- a renewal needs no stream lock: one that began before the lease ran out may have won since
+       AND (m.available_at IS NULL OR m.available_at <= %(now)s)
      ORDER BY m.id
        FOR UPDATE SKIP LOCKED
 ), unbroken AS (
@@ -166,7 +170,8 @@ UPDATE deadletter_message m
   FROM deadletter_queue q
  WHERE m.ctid = ANY(ARRAY(SELECT spot FROM unbroken)) AND q.id = m.queue_id
 RETURNING m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts, q.max_attempts,
-          m.status, m.fence, m.created_at, m.instance, m.execution_id, m.activity_id;
+          m.status, m.fence, m.created_at, m.instance, m.execution_id, m.activity_id,
+          COALESCE(%(lease)s::interval, q.lease_timeout);
 
 -- park --
 -- Take candidates of a blocked stream out of the claim index. Only under the stream's lock: whoever unblocks the stream
@@ -204,10 +209,11 @@ WITH settled AS (
      WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NOT NULL
      ORDER BY hashtextextended(m.stream, m.queue_id), m.id
 )
-SELECT id, NULL FROM gone
- UNION ALL
+-- The locks first: whoever holds one of them may be waiting for a row.
 SELECT id, pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text
-  FROM (SELECT * FROM streamed) AS ordered;
+  FROM (SELECT * FROM streamed) AS ordered
+ UNION ALL
+SELECT id, NULL FROM gone;
 
 -- complete_streamed --
 -- Delete finished messages of streams whose lock is held.
@@ -264,12 +270,21 @@ RETURNING m.id, m.available_at, m.queue_id, m.stream;
 -- Give unprocessed messages back, uncounted. A row that is no longer ours is left alone.
 UPDATE deadletter_message m
    SET lease_token = NULL, worker = NULL,
-       available_at = %(now)s + %(delay)s::interval,
+       available_at = %(now)s + s.delay * interval '1 microsecond',
        -- never handled, so the attempt charged by the claim is refunded
        attempts = GREATEST(m.attempts - 1, 0),
        released_at = CASE WHEN s.by_name THEN %(now)s ELSE m.released_at END
-  FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(by_name)s::bool[]) AS s(id, token, by_name)
+  FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(by_name)s::bool[], %(delays)s::bigint[])
+       AS s(id, token, by_name, delay)
  WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s
+RETURNING m.id, m.queue_id, m.stream;
+
+-- refund --
+-- Take the charge off messages that were never started and whose lease ran out, unless somebody has claimed them since.
+UPDATE deadletter_message m
+   SET lease_token = NULL, worker = NULL, attempts = GREATEST(m.attempts - 1, 0)
+  FROM unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
+ WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at <= %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- renew --
@@ -353,11 +368,11 @@ INSERT INTO deadletter_poison
         halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
         original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
-       m.attempts, q.max_attempts, m.fence, r.reason, r.verdict, m.failure_reason, m.error,
+       m.attempts, COALESCE(r.max_attempts, q.max_attempts), m.fence, r.reason, r.verdict, m.failure_reason, m.error,
        m.history, r.fingerprint, r.halts, m.poison_count + 1, m.source_id, m.instance,
        m.execution_id, m.activity_id, m.expires_at, m.created_at, %(now)s, %(by)s
   FROM jsonb_to_recordset(%(rows)s::jsonb)
-       AS r(id bigint, reason int, verdict text, fingerprint text, halts bool)
+       AS r(id bigint, reason int, verdict text, fingerprint text, halts bool, max_attempts int)
   JOIN deadletter_message m ON m.id = r.id
   JOIN deadletter_queue q ON q.id = m.queue_id
  ORDER BY m.id

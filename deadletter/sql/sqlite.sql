@@ -22,7 +22,7 @@ SELECT CASE WHEN stream IS NOT NULL THEN 'stream'
             WHEN expires_at <= %(now)s THEN 'expired'
             WHEN lease_token IS NOT NULL THEN 'lost'
             ELSE 'lease' END,
-       id, queue_id, stream, 1
+       id, queue_id, stream, 1, name, attempts
   FROM deadletter_message
  WHERE queue_id = %(queue_id)s AND priority = %(priority)s AND available_at <= %(now)s
    AND id NOT IN (SELECT value FROM json_each(%(exclude)s))
@@ -41,11 +41,11 @@ UPDATE deadletter_message
         WHERE stream IS NULL AND lease_token IS NULL
           AND (%(max_attempts)s IS NULL OR attempts < MAX(%(max_attempts)s, 1))
           AND (expires_at IS NULL OR expires_at > %(now)s))
-RETURNING 'leased', id, queue_id, stream, 1, id,
+RETURNING 'leased', id, queue_id, stream, 1, name, attempts, id,
           (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id),
           name, kind, payload, headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
-          status, fence, created_at, instance, execution_id, activity_id;
+          status, fence, created_at, instance, execution_id, activity_id, %(lease)s;
 
 -- read_streams --
 SELECT %(queue_id)s, %(stream)s, q.stream_policy,
@@ -53,10 +53,11 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
          WHERE p.halts AND p.queue = q.name AND p.stream = %(stream)s),
        m.id,
        COALESCE(m.available_at > %(now)s, 0), m.released_at IS NOT NULL,
-       COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0), COALESCE(m.expires_at <= %(now)s, 0)
+       COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0), COALESCE(m.expires_at <= %(now)s, 0),
+       m.name, m.attempts
   FROM deadletter_queue q
   JOIN (SELECT * FROM (
-               SELECT id, available_at, released_at, attempts, expires_at
+               SELECT id, name, available_at, released_at, attempts, expires_at
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s
                   AND ((SELECT stream_policy FROM deadletter_queue WHERE id = %(queue_id)s)
@@ -65,7 +66,7 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
                 ORDER BY id LIMIT %(cap)s)
          UNION
         SELECT * FROM (
-               SELECT id, available_at, released_at, attempts, expires_at
+               SELECT id, name, available_at, released_at, attempts, expires_at
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND released_at IS NOT NULL
                   AND (available_at IS NULL OR available_at <= %(now)s)
@@ -96,7 +97,8 @@ UPDATE deadletter_message
 RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), name, kind, payload,
           headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
-          status, fence, created_at, instance, execution_id, activity_id;
+          status, fence, created_at, instance, execution_id, activity_id, COALESCE(%(lease)s,
+          (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id));
 
 -- park --
 UPDATE deadletter_message
@@ -172,14 +174,23 @@ RETURNING id, available_at, queue_id, stream;
 -- release --
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL,
-       available_at = django_format_dtdelta('+', %(now)s, %(delay)s),
+       available_at = django_format_dtdelta('+', %(now)s, s.delay),
        attempts = MAX(attempts - 1, 0),
        released_at = CASE WHEN s.by_name THEN %(now)s ELSE released_at END
-  FROM (SELECT i.value AS row_id, t.value AS token, n.value AS by_name
+  FROM (SELECT i.value AS row_id, t.value AS token, n.value AS by_name, d.value AS delay
           FROM json_each(%(ids)s) i
           JOIN json_each(%(tokens)s) t ON t.key = i.key
-          JOIN json_each(%(by_name)s) n ON n.key = i.key) AS s
+          JOIN json_each(%(by_name)s) n ON n.key = i.key
+          JOIN json_each(%(delays)s) d ON d.key = i.key) AS s
  WHERE id = s.row_id AND lease_token = s.token AND available_at > %(now)s
+RETURNING id, queue_id, stream;
+
+-- refund --
+UPDATE deadletter_message
+   SET lease_token = NULL, worker = NULL, attempts = MAX(attempts - 1, 0)
+  FROM (SELECT i.value AS row_id, t.value AS token
+          FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) AS s
+ WHERE id = s.row_id AND lease_token = s.token AND available_at <= %(now)s
 RETURNING id, queue_id, stream;
 
 -- renew --
@@ -260,7 +271,8 @@ INSERT INTO deadletter_poison
         halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
         original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
-       m.attempts, q.max_attempts, m.fence, json_extract(r.value, '$.reason'),
+       m.attempts, COALESCE(json_extract(r.value, '$.max_attempts'), q.max_attempts), m.fence,
+       json_extract(r.value, '$.reason'),
        json_extract(r.value, '$.verdict'), m.failure_reason, m.error, m.history,
        json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.halts'),
        m.poison_count + 1, m.source_id, m.instance, m.execution_id, m.activity_id, m.expires_at,

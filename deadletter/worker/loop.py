@@ -15,6 +15,7 @@ from ..lifecycle import (
     ClaimRequest,
     Completion,
     Failure,
+    Release,
     Scheduled,
     WorkBatch,
     process_batch,
@@ -46,10 +47,10 @@ class Report:
 
     completions: list[Completion] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    releases: list[Completion] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
 
     def give_back(self, messages: Sequence[Claimed]) -> None:
-        self.releases += [Completion(message.id, 0, message.token) for message in messages]
+        self.releases += [Release(message.id, 0, message.token) for message in messages]
 
 
 class Worker:
