@@ -1,0 +1,128 @@
+"""Run commands of this site side by side: readable output, one place to wait, a clean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+
+from django.conf import settings
+
+#: Seconds a process may take to end before it is killed.
+PATIENCE = 30.0
+
+_output = Lock()
+
+
+class Stopped(Exception):
+    """Somebody asked for the end: Ctrl-C, SIGTERM, or the terminal was closed."""
+
+
+class ProcessEnded(Exception):
+    """A process ended although nobody asked it to."""
+
+
+class Processes:
+    """The processes started here, and one queue of what happens to them and to us."""
+
+    def __init__(self) -> None:
+        # SimpleQueue because its put may be called from a signal handler at any moment; an Event
+        # could deadlock with the wait it interrupts.
+        self._events: SimpleQueue[str | None] = SimpleQueue()
+        self._running: dict[str, tuple[subprocess.Popen[str], signal.Signals]] = {}
+
+    def start(self, name: str, *command: str, stop_with: signal.Signals) -> None:
+        """Start `manage.py <command>`, its output shown line by line behind its name."""
+        process = subprocess.Popen(  # noqa: S603 - our own manage.py, no shell
+            [sys.executable, Path(settings.BASE_DIR) / "manage.py", *command],
+            cwd=settings.BASE_DIR,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "DJANGO_RUNSERVER_HIDE_WARNING": "true"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # Ctrl-C must reach only us: we then end the processes in order, each with one signal.
+            start_new_session=True,
+        )
+        self._running[name] = (process, stop_with)
+        say("demo", f"{name} is process {process.pid}")
+        Thread(target=self._follow, args=(name, process), daemon=True).start()
+
+    def wait(self, seconds: float) -> None:
+        """Let this time pass. Raises Stopped or ProcessEnded as soon as there is a reason."""
+        try:
+            event = self._events.get(timeout=seconds)
+        except Empty:
+            return
+        if event is None:
+            raise Stopped
+        process, _ = self._running.pop(event)
+        raise ProcessEnded(f"{event} ended by itself with exit code {process.returncode}")
+
+    def stop(self) -> None:
+        """Ask every process to end, wait until they did; ask again when we are asked again."""
+        deadline = time.monotonic() + PATIENCE
+        self._signal_all()
+        while self._running:
+            try:
+                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                self._kill_all()
+                return
+            if event is None:
+                self._signal_all()
+            else:
+                del self._running[event]
+
+    def _follow(self, name: str, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+        for line in process.stdout:
+            say(name, line.rstrip())
+        process.wait()
+        self._events.put(name)
+
+    def _signal_all(self) -> None:
+        for process, stop_with in self._running.values():
+            process.send_signal(stop_with)
+
+    def _kill_all(self) -> None:
+        for name, (process, _) in self._running.items():
+            say("demo", f"{name} did not end within {PATIENCE:g} seconds and is killed")
+            process.kill()
+            process.wait()
+        self._running.clear()
+
+    def _ask_to_stop(self, number: int, frame: object) -> None:
+        self._events.put(None)
+
+
+@contextmanager
+def processes() -> Iterator[Processes]:
+    """Signals become events inside this block, and no process outlives it."""
+    group = Processes()
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.signal(number, group._ask_to_stop) for number in numbers}
+    try:
+        yield group
+    finally:
+        group.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say(name: str, line: str) -> None:
+    """Print one line behind the name of who says it; several threads do."""
+    with _output:
+        try:
+            print(f"{name:>6} | {line}", flush=True)  # noqa: T201 - this is the user interface
+        except BrokenPipeError:
+            # Whoever read our output is gone (`make demo | head`); the rest goes nowhere, quietly.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

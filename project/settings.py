@@ -1,0 +1,135 @@
+"""
+Settings of the demonstration site, read from the environment:
+
+DATABASE_URL   postgresql://user:password@host/name or sqlite:////path; unset: db.sqlite3, here
+SECRET_KEY     unset: a new one in every process
+DEBUG          off unless 1
+ALLOWED_HOSTS  comma-separated; unset: this machine only
+LOG_LEVEL      of the deadletter loggers; unset: INFO
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import environ
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+env = environ.Env()
+
+DEBUG = env.bool("DEBUG", default=False)
+
+# A key made up on the spot keeps secrets out of the repository and still starts at once. Sessions
+# then end with the process, and several processes do not share them: set SECRET_KEY to have either.
+SECRET_KEY = env.str("SECRET_KEY", default="") or secrets.token_urlsafe(50)
+
+ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "deadletter",
+    "project",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "project.urls"
+WSGI_APPLICATION = "project.wsgi.application"
+ASGI_APPLICATION = "project.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+SQLITE_OPTIONS: dict[str, Any] = {
+    # Take the write lock at BEGIN: a transaction that reads first and writes later would fail with
+    # "database is locked" at once when another writer came between, whatever the timeout.
+    "transaction_mode": "IMMEDIATE",
+    # Seconds to wait for that lock.
+    "timeout": 20,
+    # WAL: readers do not block the writer. FULL: in WAL mode NORMAL may lose the last commits when
+    # the power fails, and a message whose `send` was committed must not be lost.
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
+}
+
+
+def _database(url: str) -> dict[str, Any]:
+    database: dict[str, Any] = (
+        env.db_url_config(url)
+        if url
+        else {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "db.sqlite3"}
+    )
+    if database["ENGINE"] == "django.db.backends.sqlite3":
+        database["OPTIONS"] = {**SQLITE_OPTIONS, **database.get("OPTIONS", {})}
+    return database
+
+
+DATABASES = {"default": _database(env.str("DATABASE_URL", default=""))}
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = True
+USE_TZ = True
+
+STATIC_URL = "static/"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "loggers": {
+        "deadletter": {"handlers": ["lines"], "level": env.str("LOG_LEVEL", default="INFO")},
+        # Django's own console handler is silent when DEBUG is off.
+        "django.request": {"handlers": ["lines"], "level": "ERROR", "propagate": False},
+    },
+}
+
+# Delays are short so that visitors of the demonstration see retries and poison within a minute;
+# the app's own defaults (30 s doubling to an hour) are meant for work that matters.
+DEADLETTER = {
+    "QUEUES": {
+        "default": {"max_attempts": 5, "backoff_base": 1, "backoff_cap": 10},
+        "mail": {"max_attempts": 3, "backoff_base": 1, "backoff_cap": 5},
+        "orders": {"max_attempts": 3, "backoff_base": 1, "backoff_cap": 5},
+        # What dies here is kept as a message, not as poison; paused, so that nothing runs it there.
+        "payments": {"max_attempts": 2, "backoff_base": 1, "dead_queue": "payments.dead"},
+        "payments.dead": {"paused": True},
+    },
+}

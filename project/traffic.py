@@ -1,0 +1,46 @@
+"""What does the demonstration send?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from deadletter import Outgoing, send, send_many
+
+NAMES = ["Ada", "Barbara", "Edsger", "Frances", "Grace", "Katherine", "Tony"]
+STEPS = ["reserve", "pack", "label", "hand over"]
+
+
+def send_opening() -> None:
+    """One of everything, so that every page has something to show within a minute."""
+    send_many([Outgoing("demo.greet", {"name": name}) for name in NAMES])
+    for number in range(3):
+        send("demo.flaky", {"to": f"customer-{number}"}, queue="mail")
+    send("demo.busy", {"to": "partner"}, queue="mail")
+    send("demo.always_fails", {"report": "monthly"}, queue="mail")
+    send("demo.refuse", {"customer": 404})
+    send("demo.always_fails", {"invoice": 7}, queue="payments")
+    send("demo.nobody_handles_this", {"sent_by": "an older release"})
+    for seconds in (15, 30, 45):
+        send("demo.greet", {"name": f"you, {seconds} seconds later"}, delay=seconds)
+    send_order("order-1001")
+    send_order("order-1002")
+    # Its first step fails until it is poison; the other steps wait their turn behind it.
+    send_order("order-1003", address="")
+
+
+def send_order(stream: str, *, address: str = "1 Main Street") -> None:
+    steps = [{"step": step} for step in STEPS]
+    steps[0]["address"] = address
+    send_many([Outgoing("demo.ship", step, stream=stream) for step in steps], queue="orders")
+
+
+def send_something() -> None:
+    """The trickle: mostly good, sometimes not."""
+    kinds: list[Callable[[], object]] = [
+        lambda: send("demo.greet", {"name": random.choice(NAMES)}),  # noqa: S311 - a sample
+        lambda: send("demo.flaky", {"to": "customer"}, queue="mail"),
+        lambda: send_order(f"order-{random.randint(2000, 9999)}"),  # noqa: S311
+        lambda: send("demo.always_fails", {"report": "daily"}, queue="mail"),
+    ]
+    random.choices(kinds, weights=[12, 4, 3, 1])[0]()  # noqa: S311

@@ -1,0 +1,149 @@
+"""`manage.py demo`, as a visitor meets it: started, looked at, interrupted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from http.cookiejar import CookieJar
+from pathlib import Path
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, build_opener
+
+import pytest
+from django.conf import settings
+
+pytestmark = pytest.mark.sqlite_only(reason="the demonstration brings its own SQLite database")
+
+#: Seconds after which a wait is a failure; every wait ends at its event, long before.
+PATIENCE = 60
+
+
+class Demo:
+    def __init__(self, port: int, database: Path) -> None:
+        self.port = port
+        self.database = database
+        self.output = ""
+        environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "manage.py", "demo", "--port", str(port)],
+            cwd=settings.BASE_DIR,
+            env={**environment, "DATABASE_URL": f"sqlite:///{database}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_for(self, pattern: str) -> str:
+        """Read on until a line matches; return its first group."""
+        for line in self.process.stdout:
+            self.output += line
+            if match := re.search(pattern, line):
+                return match[1]
+        raise AssertionError(f"the demo ended without saying {pattern!r}:\n{self.output}")
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        rest, _ = self.process.communicate(timeout=PATIENCE)
+        self.output += rest
+        return self.process.returncode
+
+    def count(self, table: str) -> int:
+        with closing(sqlite3.connect(self.database)) as database:
+            return database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def demo(free_port: int, tmp_path: Path) -> Iterator[Demo]:
+    running = Demo(free_port, tmp_path / "demo.sqlite3")
+    yield running
+    if running.process.poll() is None:
+        running.stop(signal.SIGTERM)
+
+
+def test_a_visitor_signs_in_sees_poison_and_leaves_nothing_behind(demo: Demo):
+    pids = [int(demo.wait_for(rf"{name} is process (\d+)")) for name in ("worker", "site")]
+    password = demo.wait_for(r"Password +(\S+)")
+    browser = build_opener(HTTPCookieProcessor(CookieJar()))
+    site = f"http://127.0.0.1:{demo.port}"
+
+    home = browser.open(site).read().decode()
+    style = browser.open(f"{site}/static/admin/css/base.css")
+    page = sign_in(browser, site, "admin", password)
+    wait_until(lambda: demo.count("deadletter_poison") > 0)
+    poison = browser.open(f"{site}/admin/deadletter/poisonrecord/").read().decode()
+    exit_code = demo.stop(signal.SIGINT)
+
+    assert "deadletter" in home
+    assert style.status == 200
+    assert "Log out" in page
+    assert "demo.refuse" in poison
+    assert exit_code == 0, demo.output
+    assert "Traceback" not in demo.output
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_it_can_be_run_again_and_ends_on_sigterm(demo: Demo):
+    first = demo.wait_for(r"Password +(\S+)")
+    demo.stop(signal.SIGTERM)
+
+    again = Demo(demo.port, demo.database)
+    second = again.wait_for(r"Password +(\S+)")
+    exit_code = again.stop(signal.SIGTERM)
+
+    assert demo.process.returncode == exit_code == 0, demo.output + again.output
+    assert first != second
+    assert demo.count("auth_user") == 1
+    assert "Traceback" not in demo.output + again.output
+
+
+def test_a_taken_port_is_said_before_anything_is_done(free_port: int, tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port))
+        taken.listen()
+
+        refused = Demo(free_port, tmp_path / "demo.sqlite3")
+        output, _ = refused.process.communicate(timeout=PATIENCE)
+
+    assert refused.process.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{free_port}" in output
+    assert "Traceback" not in output
+    assert not refused.database.exists()
+
+
+def sign_in(browser, site: str, username: str, password: str) -> str:
+    form = browser.open(f"{site}/admin/login/").read().decode()
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', form)[1]
+    fields = {"username": username, "password": password, "csrfmiddlewaretoken": token}
+    body = urlencode(fields | {"next": "/admin/"}).encode()
+    return browser.open(f"{site}/admin/login/", body).read().decode()
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
