@@ -42,7 +42,7 @@ def process_batch(
     ids = {report.id for report in reports}
 
     def work(tx: Transaction) -> WorkBatch:
-        if failed or back:
+        if failed or back or any(not item.status for item in done):
             # All streams of this transaction at once and in order: two reports that lock the same
             # streams in several steps could wait for each other.
             streams.lock(tx, ids)

@@ -23,6 +23,9 @@ from .values import Batch, Claimed, ClaimRequest
 ROUNDS = 10
 #: Everything a claim may take at once; above 500 nothing is gained.
 LIMIT = 10_000
+#: Candidates of one look, and streams after which a claim looks no further: each stream is a lock,
+#: and PostgreSQL has room for some thousands of them in all.
+REACH = 1_000
 
 
 def claim(
@@ -58,7 +61,7 @@ def take(
         lease=lease,
         limit=request.limit,
         max_attempts=request.max_attempts,
-        exclude=set(exclude),
+        failed=frozenset(exclude),
     )
     for level in _levels(tx, request.queues):
         for _ in range(ROUNDS):
@@ -73,7 +76,7 @@ def _levels(tx: Transaction, queues: Sequence[str] | None) -> Iterator[dict[str,
         names = Queue.objects.using(tx.using).filter(sources=None).order_by("name")
         queues = list(names.values_list("name", flat=True))
     if not tx.is_sqlite:
-        yield {"queues": list(queues)}
+        yield {"queues": list(dict.fromkeys(queues))}
         return
     policies = Queue.objects.using(tx.using).filter(name__in=queues, paused=False)
     by_name = {queue.name: queue for queue in policies}
@@ -102,9 +105,15 @@ class _Taking:
     lease: timedelta | None
     limit: int
     max_attempts: Mapping[str, int | None]
-    exclude: set[int]
+    failed: frozenset[int]
     messages: list[Claimed] = field(default_factory=list)
     dead: list[int] = field(default_factory=list)
+    #: Streams whose lock is held.
+    locked: set[Stream] = field(default_factory=set)
+    #: Streams left to whoever is busy with them, for the rest of this claim, and their candidates.
+    #: Looking at one again could take later messages while the earlier ones are passed over.
+    skipped: set[Stream] = field(default_factory=set)
+    passed: set[int] = field(default_factory=set)
 
     @property
     def room(self) -> int:
@@ -112,7 +121,7 @@ class _Taking:
 
     def look(self, level: dict[str, Any]) -> bool:
         """Claim what is due at a level; say whether it is worth looking again."""
-        room = self.room
+        room = min(self.room, REACH)
         rows = self._candidates(level, room)
         turns: dict[int, int] = {}
         for row in rows:
@@ -123,7 +132,8 @@ class _Taking:
         others = [row for row in rows if row[0] not in ("leased", "lease")]
         if others:
             self._judge(others)
-        return len(turns) >= room and bool(others)
+        more = bool(others) or self.room > 0
+        return len(turns) >= room and more and len(self.locked) < REACH
 
     def _candidates(self, level: dict[str, Any], room: int) -> list[sql.Row]:
         params = {"lease": self.lease, **level}
@@ -134,7 +144,7 @@ class _Taking:
             limit=room,
             token=self.token,
             worker=self.worker,
-            exclude=sorted(self.exclude),
+            exclude=sorted(self.failed | self.passed),
             **params,
         )
 
@@ -145,27 +155,30 @@ class _Taking:
         blocked: dict[Stream, list[int]] = {}
         candidates: dict[Stream, list[int]] = {}
         for verdict, id, queue_id, stream, locked, name, attempts in (row[:7] for row in rows):
-            if verdict == "stream" and locked:
+            if verdict == "stream" and locked and (queue_id, stream) not in self.skipped:
                 candidates.setdefault((queue_id, stream), []).append(id)
             elif verdict == "stream":
                 # Somebody is changing the stream at this moment. Leave the message due: parking it
                 # now, without the lock, could hide it from the one who would have to wake it.
-                self.exclude.add(id)
-            elif verdict == "lost" or not self._is_dead(verdict, name, attempts):
+                self._skip((queue_id, stream), [id])
+            elif not self._is_dead(verdict, name, attempts):
                 runs.append((None, [id]))
             else:
                 deaths.append(_death(id, verdict))
+        self.locked |= candidates.keys()
         self._choose(candidates, runs, deaths, blocked)
         self._lease(runs, candidates, blocked)
-        if blocked:
-            streams.park(self.tx, blocked, exclude=self.exclude)
+        dying = {death.id for death in deaths}
+        waiting = {stream: [id for id in ids if id not in dying] for stream, ids in blocked.items()}
+        # What dies is not parked first: that would wipe off whose lease ran out.
+        streams.park(self.tx, waiting, exclude=self.failed | self.passed | dying)
         if deaths:
             self.dead += quarantine(self.tx, deaths, by=self.worker)
 
     def _is_dead(self, verdict: str, name: str, attempts: int) -> bool:
         """Judge by the handler's own number where it has one."""
-        if verdict != "exhausted" or name not in self.max_attempts:
-            return True
+        if verdict == "expired" or name not in self.max_attempts:
+            return verdict != "lost"
         return streams.is_exhausted(attempts, self.max_attempts[name])
 
     def _choose(
@@ -181,7 +194,7 @@ class _Taking:
             self.tx,
             candidates,
             cap=cap,
-            exclude=self.exclude,
+            exclude=self.failed,
             max_attempts=self.max_attempts,
         )
         room = self.room - len(runs)
@@ -199,13 +212,10 @@ class _Taking:
                 runs.append((stream, choice.run))
                 room -= len(choice.run)
             elif choice.blocked:
-                dying = {*choice.exhausted, *choice.expired}
-                blocked[stream] = [id for id in ids if id not in dying]
-            else:
-                # No room left, or all that was read is dying: another look decides.
-                self.exclude.update(ids if room <= 0 else ())
-        for stream in [stream for stream, ids in blocked.items() if not ids]:
-            del blocked[stream]
+                blocked[stream] = ids
+            elif room <= 0:
+                self._skip(stream, ids)
+            # Else all that was read is dying: another look decides.
 
     def _lease(
         self,
@@ -227,19 +237,21 @@ class _Taking:
             history_limit=HISTORY_LIMIT,
         )
         leased = {row[0]: row for row in rows}
-        held = set()
         for stream, run in runs:
             taken = [id for id in run if id in leased]
             self.messages += [self._claimed(leased[id]) for id in taken]
-            if taken and stream is not None:
-                held.add(stream)
-        for stream, ids in candidates.items():
-            rest = [id for id in ids if id not in leased]
-            if stream in held and rest:
+            if stream is None:
+                continue
+            rest = [id for id in candidates[stream] if id not in leased]
+            if taken:
                 blocked[stream] = rest
-            elif stream not in blocked:
+            else:
                 # Another claim looks at the head: nothing holds the stream, so nothing is parked.
-                self.exclude.update(rest)
+                self._skip(stream, rest)
+
+    def _skip(self, stream: Stream, ids: Collection[int]) -> None:
+        self.skipped.add(stream)
+        self.passed.update(ids)
 
     def _claimed(self, row: sql.Row) -> Claimed:
         return Claimed(

@@ -101,6 +101,7 @@ def park(
     tx: Transaction, candidates: dict[Stream, list[int]], *, exclude: Collection[int]
 ) -> list[int]:
     """Take candidates of blocked streams, and what is due right behind them, out of sight."""
+    candidates = {stream: ids for stream, ids in candidates.items() if ids}
     rows: list[Row] = []
     if tx.is_sqlite:
         for (queue_id, stream), ids in candidates.items():

@@ -52,9 +52,9 @@ SELECT g.id, s.id IS NOT NULL, g.key
 WITH level AS (
     -- An index that leads with priority would read every future row of a level before it reached the next level's
     -- due rows, so each (queue, level) is probed for itself; the outer LIMIT stops as soon as there is enough.
-    -- GREATEST would pass over a null: NULLIF keeps "never" apart from "at the first failure".
-    SELECT q.id AS queue_id, COALESCE(NULLIF(q.max_attempts, 0), q.max_attempts + 1) AS max_attempts,
-           p.priority
+    -- 0 still means one execution; null means never, which GREATEST would pass over.
+    SELECT q.id AS queue_id, p.priority,
+           CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END AS max_attempts
       FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS wanted(name, place)
       JOIN deadletter_queue q ON q.name = wanted.name AND NOT q.paused
      CROSS JOIN generate_series(0, 9) AS p(priority)
@@ -107,7 +107,8 @@ SELECT CASE WHEN l.id IS NULL THEN c.verdict ELSE 'leased' END, c.id, c.queue_id
 SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
        COALESCE(m.available_at > %(now)s, false) AS waiting,
        m.released_at IS NOT NULL AS released,
-       COALESCE(m.attempts >= COALESCE(NULLIF(q.max_attempts, 0), q.max_attempts + 1), false) AS exhausted,
+       COALESCE(m.attempts >= CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END, false)
+           AS exhausted,
        COALESCE(m.expires_at <= %(now)s, false) AS expired, m.name, m.attempts
   FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
   JOIN deadletter_queue q ON q.id = s.queue_id
