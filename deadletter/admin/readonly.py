@@ -1,0 +1,109 @@
+"""How is a big table shown without harm? Read from the primary; never changed, never counted."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.db import models, router
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from ..models import Queue
+
+#: Rows counted, and rows that can be paged through; a filter or a search leads to the others.
+COUNT_LIMIT = 10_000
+
+if TYPE_CHECKING:  # the classes are generic to the type checker only
+    _ModelAdmin = admin.ModelAdmin[models.Model]
+    _Paginator = Paginator[models.Model]
+else:
+    _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
+
+
+class CappedPaginator(_Paginator):
+    """Counts up to COUNT_LIMIT rows and then says "more": COUNT(*) reads a whole table."""
+
+    @cached_property
+    def _counted(self) -> int:
+        rows: Any = self.object_list
+        return int(rows.order_by()[: COUNT_LIMIT + 1].count())
+
+    @cached_property
+    def count(self) -> int:
+        return min(self._counted, COUNT_LIMIT)
+
+    @property
+    def more(self) -> bool:
+        return self._counted > COUNT_LIMIT
+
+
+class ReadOnlyAdmin(_ModelAdmin):
+    """Lists and pages that only show: what happens to messages is decided by `lifecycle`."""
+
+    paginator = CappedPaginator
+    show_full_result_count = False
+    list_max_show_all = 0
+    #: "Select all n" would promise a number nobody counted.
+    actions_selection_counter = False
+    # Other columns have no index of their own: sorting by one would read and sort every row.
+    sortable_by = ("id",)
+
+    class Media:
+        css = {"all": ("deadletter/admin.css",)}
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        # A replica may still show what is already gone.
+        return super().get_queryset(request).using(router.db_for_write(self.model))
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find by whole values of indexed columns, in one index probe each."""
+        term = search_term.strip()
+        return (queryset.filter(self.matches(term)) if term else queryset), False
+
+    def matches(self, term: str) -> Q:
+        raise NotImplementedError
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class QueueFilter(admin.SimpleListFilter):
+    """By queue; the choices come from the short table of queues, not from the long one listed."""
+
+    title = _("queue")
+    parameter_name = "queue"
+    #: What a row keeps of its queue: the key, or the name.
+    column = "queue_id"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
+        rows = Queue.objects.using(router.db_for_write(Queue)).order_by("name")
+        return [
+            (str(pk) if self.column == "queue_id" else name, name)
+            for pk, name in rows.values_list("pk", "name")
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if value is None:
+            return queryset
+        known = {choice for choice, _ in self.lookup_choices}
+        return queryset.filter(**{self.column: value}) if value in known else queryset.none()
+
+
+def as_id(term: str) -> int | None:
+    """Read a search term as an id; None when no row could have it."""
+    if not (term.isascii() and term.isdigit() and len(term) <= 19):
+        return None
+    return int(term) if int(term) < 2**63 else None

@@ -1,0 +1,89 @@
+"""How is stored text shown, whatever it is? Read as text, decoded here, escaped by the template."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.db import DatabaseError, models
+from django.db.models.functions import Cast
+from django.template.loader import render_to_string
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext
+
+from ..exceptions import Undecodable
+from ..failures import printable
+from ..payload import SIZE_LIMIT, decode
+from ..status import FailureReason
+
+#: Bytes of a value on a page; indentation can make it many times its stored size.
+SHOWN_LIMIT = 2 * SIZE_LIMIT
+
+
+def show_json(row: models.Model, column: str) -> str:
+    """Render a stored JSON value: indented, or as it is with the reason it cannot be read."""
+    text, problem = stored_text(row, column)
+    if text is None and not problem:
+        return ""
+    try:
+        text = json.dumps(decode(text), indent=2, ensure_ascii=False)
+    except (Undecodable, RecursionError) as error:
+        problem = problem or f"{gettext('This value cannot be decoded.')} {error}"
+    return show_text(text or "", problem)
+
+
+def show_text(text: str, problem: str = "") -> str:
+    """Render text as it is, line breaks and all."""
+    shown = printable(text, limit=SHOWN_LIMIT)
+    return render_to_string("admin/deadletter/text.html", {"text": shown, "problem": problem})
+
+
+def show_history(row: models.Model) -> str:
+    """Render the attempts that failed as a table, the latest first."""
+    text, problem = stored_text(row, "history")
+    try:
+        entries = decode(text)
+    except Undecodable as error:
+        return show_text(text or "", str(error))
+    if problem or not isinstance(entries, list):
+        return show_text(text or "", problem or gettext("This value is not a list of attempts."))
+    shown = [_entry(entry) for entry in reversed(entries)]
+    return render_to_string("admin/deadletter/history.html", {"entries": shown})
+
+
+def stored_text(row: models.Model, column: str) -> tuple[str | None, str]:
+    """
+    Read one column as text, and what was wrong with it.
+
+    Not through the model: a JSONField raises for a damaged value and takes the page with it, and
+    SQLite can hold bytes that are no text at all.
+    """
+    rows = type(row)._default_manager.using(row._state.db).filter(pk=row.pk)
+    as_text = Cast(column, models.TextField())
+    try:
+        return rows.values_list(as_text, flat=True).first(), ""
+    except (DatabaseError, UnicodeError) as error:
+        return None, f"{gettext('This value cannot be read.')} {printable(error, limit=500)}"
+
+
+def _entry(entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        return {"error": printable(entry)}
+    shown = {key: printable(entry.get(key, "")) for key in ("attempt", "worker", "error")}
+    number = entry.get("reason")
+    return shown | {
+        "at": _moment(entry.get("at")),
+        "reason": reason_name(number if isinstance(number, int) else None),
+        "traceback": printable(entry.get("traceback") or ""),
+    }
+
+
+def reason_name(number: int | None) -> str:
+    return FailureReason.read(number).name.replace("_", " ").lower()
+
+
+def _moment(value: Any) -> Any:
+    try:
+        return parse_datetime(value) or printable(value)
+    except (TypeError, ValueError):
+        return printable(value)
