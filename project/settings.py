@@ -112,7 +112,9 @@ STATIC_URL = "static/"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "formatters": {
+        "line": {"format": "{asctime} {levelname:7} {message}", "style": "{", "datefmt": "%H:%M:%S"}
+    },
     "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "line"}},
     "loggers": {
         "deadletter": {"handlers": ["lines"], "level": env.str("LOG_LEVEL", default="INFO")},

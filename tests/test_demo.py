@@ -89,7 +89,7 @@ def test_a_visitor_signs_in_sees_poison_and_leaves_nothing_behind(demo: Demo):
     poison = browser.open(f"{site}/admin/deadletter/poisonrecord/").read().decode()
     exit_code = demo.stop(signal.SIGINT)
 
-    assert "deadletter" in home
+    assert 'href="/admin/deadletter/poisonrecord/"' in home
     assert style.status == 200
     assert "Log out" in page
     assert "demo.refuse" in poison
