@@ -244,7 +244,7 @@ def abandoning(
         limit = limit if max_attempts is None else max_attempts
         row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay")) | {"failed": 0}
         if not failure.error:
-            row["entry"] = None
+            row |= {"entry": None, "reason": None, "error": None}
         recorded = tx.run("fail", rows=json.dumps([row]), history_limit=HISTORY_LIMIT)
         if force_poison or (limit is not None and count >= limit):
             verdict = "given up by its worker" if force_poison else ""
@@ -271,6 +271,8 @@ def _settled(
 def _judge(failure: Failure, attempts: int, limit: int | None) -> Death | None:
     """Say whether this failure was the last: N = max_attempts means N executions."""
     limit = limit if failure.max_attempts is None else failure.max_attempts
+    if failure.unlimited:
+        limit = None
     if failure.permanent:
         return Death(failure.id, verdict="failed permanently: its handler said it cannot succeed")
     if failure.reason in get_settings().permanent_reasons:

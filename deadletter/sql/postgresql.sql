@@ -253,7 +253,9 @@ SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q
 -- fail --
 -- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim.
 UPDATE deadletter_message m
-   SET status = m.status | r.completed | r.failed, failure_reason = r.reason, error = r.error,
+   SET status = m.status | r.completed | r.failed,
+       -- an abandon without a word keeps the last real error
+       failure_reason = COALESCE(r.reason, m.failure_reason), error = COALESCE(r.error, m.error),
        available_at = %(now)s + r.delay * interval '1 microsecond',
        lease_token = NULL, worker = NULL,
        history = CASE WHEN r.entry IS NULL THEN m.history ELSE

@@ -153,7 +153,9 @@ SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q
 
 -- fail --
 UPDATE deadletter_message
-   SET status = status | r.completed | r.failed, failure_reason = r.reason, error = r.error,
+   SET status = status | r.completed | r.failed,
+       failure_reason = COALESCE(r.reason, failure_reason),
+       error = COALESCE(r.error, deadletter_message.error),
        available_at = django_format_dtdelta('+', %(now)s, r.delay),
        lease_token = NULL, worker = NULL,
        history = CASE WHEN r.entry IS NULL THEN history ELSE
