@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from django.apps import apps as installed
 from django.apps.registry import Apps
 from django.db import router
 
@@ -14,8 +15,12 @@ from .models import Queue
 logger = logging.getLogger("deadletter")
 
 
-def create_declared_queues(*, using: str, apps: Apps, **kwargs: Any) -> None:
-    """Create missing queues of DEADLETTER["QUEUES"], and "default". Existing rows stay."""
+def create_declared_queues(*, using: str, apps: Apps = installed, **kwargs: Any) -> None:
+    """
+    Create missing queues of DEADLETTER["QUEUES"], and "default". Existing rows stay.
+
+    `migrate` says which apps there are at its end, `flush` says nothing: all of them.
+    """
     if not router.allow_migrate_model(using, Queue) or not _has_table(apps):
         return
     declared = {"default": {}, **get_settings().queues}
