@@ -44,8 +44,6 @@ class MessageAdmin(ReadOnlyAdmin):
         "attempts",
         "stream",
         "available_at",
-        "worker",
-        "created_at",
     )
     list_display_links = ("id", "name")
     list_filter = (StateFilter, QueueFilter)
@@ -102,7 +100,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("last error"))
     def shown_error(self, message: Message) -> str:
-        return show_text(message.error) if message.error else ""
+        return show_text(message.error)
 
     @admin.display(description=_("failed attempts"))
     def shown_history(self, message: Message) -> str:

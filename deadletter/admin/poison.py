@@ -50,11 +50,9 @@ class PoisonRecordAdmin(ReadOnlyAdmin):
         "message_id",
         "name",
         "queue",
-        "reason",
-        "last_failure_reason",
+        "cause",
         "tried",
         "error_start",
-        "stream",
         "poisoned_at",
     )
     list_display_links = ("message_id", "name")
@@ -140,6 +138,13 @@ class PoisonRecordAdmin(ReadOnlyAdmin):
             text = gettext("Poison record %(id)s was not retried: %(why)s.")
             self.message_user(request, text % {"id": id, "why": why}, messages.ERROR)
 
+    @admin.display(description=_("cause"))
+    def cause(self, record: PoisonRecord) -> str:
+        """Name what an operator would act on: the last failure, unless no failure was the cause."""
+        if record.reason == FailureReason.POISON_MESSAGE and record.last_failure_reason:
+            return reason_name(record.last_failure_reason)
+        return reason_name(record.reason)
+
     @admin.display(description=_("attempts"))
     def tried(self, record: PoisonRecord) -> str:
         if record.max_attempts is None:
@@ -160,7 +165,7 @@ class PoisonRecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("last error"))
     def shown_error(self, record: PoisonRecord) -> str:
-        return show_text(record.last_error) if record.last_error else ""
+        return show_text(record.last_error)
 
     @admin.display(description=_("failed attempts"))
     def shown_history(self, record: PoisonRecord) -> str:

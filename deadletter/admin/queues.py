@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Queue
+from ..models import OnPoison, Queue
 
 if TYPE_CHECKING:  # the class is generic to the type checker only
     _ModelAdmin = admin.ModelAdmin[Queue]
@@ -26,16 +26,13 @@ class QueueAdmin(_ModelAdmin):
     list_display = (
         "name",
         "max_attempts",
-        "backoff_base",
-        "backoff_cap",
-        "cooldown",
-        "on_poison",
-        "dead_queue",
-        "stream_policy",
+        "delay",
+        "dead_messages",
+        "order",
         "paused",
     )
     list_select_related = ("dead_queue",)
-    list_filter = ("paused", "on_poison", "stream_policy")
+    list_filter = ("paused",)
     search_fields = ("name",)
     show_full_result_count = False
     fieldsets = (
@@ -81,6 +78,25 @@ class QueueAdmin(_ModelAdmin):
         if in_use:
             return [str(queue) for queue in objs], {}, set(), in_use
         return super().get_deleted_objects(objs, request)
+
+    @admin.display(description=_("retry delay"))
+    def delay(self, queue: Queue) -> str:
+        if queue.cooldown is not None:
+            return str(queue.cooldown)
+        return gettext("%(first)s doubling to %(cap)s") % {
+            "first": queue.backoff().delay(1, chance=lambda: 0.0),
+            "cap": queue.backoff_cap,
+        }
+
+    @admin.display(description=_("dead messages"))
+    def dead_messages(self, queue: Queue) -> str:
+        if queue.on_poison == OnPoison.DEAD_QUEUE:
+            return gettext("to queue %(name)s") % {"name": queue.dead_queue}
+        return queue.on_poison
+
+    @admin.display(description=_("stream policy"), ordering="stream_policy")
+    def order(self, queue: Queue) -> str:
+        return queue.stream_policy
 
     def _refuse(self, request: HttpRequest, why: str, url: str) -> HttpResponse:
         self.message_user(request, why, messages.ERROR)

@@ -24,17 +24,17 @@ def show_json(row: models.Model, column: str) -> str:
     """Render a stored JSON value: indented, or as it is with the reason it cannot be read."""
     text, problem = stored_text(row, column)
     if text is None and not problem:
-        return ""
+        return show_text(None)
     try:
         text = json.dumps(decode(text), indent=2, ensure_ascii=False)
     except (Undecodable, RecursionError) as error:
         problem = problem or f"{gettext('This value cannot be decoded.')} {error}"
-    return show_text(text or "", problem)
+    return show_text(text, problem)
 
 
-def show_text(text: str, problem: str = "") -> str:
+def show_text(text: str | None, problem: str = "") -> str:
     """Render text as it is, line breaks and all."""
-    shown = printable(text, limit=SHOWN_LIMIT)
+    shown = None if text is None else printable(text, limit=SHOWN_LIMIT)
     return render_to_string("admin/deadletter/text.html", {"text": shown, "problem": problem})
 
 

@@ -252,3 +252,13 @@ def test_the_permission_to_view_is_enough(login, db) -> None:
 
     assert browser.get(url("message")).status_code == 200
     assert browser.get(url("message", "change", message.pk)).status_code == 200
+
+
+def test_filters_do_not_count_what_they_would_find(admin_client: Client, db) -> None:
+    send("mail")
+
+    with CaptureQueriesContext(connection) as queries:
+        html = admin_client.get(url("message"), {"_facets": "True"}).content.decode()
+
+    assert "Show counts" not in html
+    assert len([q for q in queries if "COUNT(" in q["sql"]]) == 1
