@@ -79,7 +79,7 @@ class Actor:
                     [self.pid],
                 )
                 for event, pids in cursor.fetchall():
-                    if by.pid in pids:
+                    if event is not None and by.pid in pids:
                         return event
             assert self.is_running(), f"ended without waiting: {self.statements}"
             time.sleep(0.005)
