@@ -119,7 +119,10 @@ class Queue(models.Model):
         with transaction.atomic(using=using):
             # Two queues naming each other at the same moment must see each other.
             list(type(self).objects.using(using).select_for_update().order_by("id").values("id"))
-            self.full_clean(validate_constraints=False)
+            # Validation asks this database, not the default one.
+            self._state.db = using
+            self.full_clean(validate_unique=False, validate_constraints=False)
+            self._refuse_a_second_of_that_name(using)
             super().save(*args, **kwargs)
 
     def clean(self) -> None:
@@ -130,6 +133,12 @@ class Queue(models.Model):
 
     def backoff(self) -> Backoff:
         return Backoff(base=self.backoff_base, cap=self.backoff_cap, jitter=self.jitter)
+
+    def _refuse_a_second_of_that_name(self, using: str) -> None:
+        # Model.validate_unique would look into the default database, whatever is being written.
+        others = type(self).objects.using(using).filter(name=self.name).exclude(pk=self.pk)
+        if others.exists():
+            raise ValidationError({"name": self.unique_error_message(type(self), ("name",))})
 
     def _dead_queue_problems(self) -> dict[str, list[str]]:
         target = self.dead_queue
