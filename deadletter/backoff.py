@@ -45,6 +45,24 @@ class UnregisteredBackoff:
         return _doubled(self.base, min(max(attempt - 1, 0), 6), self.cap)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BreakerPolicy:
+    """
+    Hold a message name for `cooldown` seconds after `failures` in a row within `window` seconds.
+
+    Then one probe decides: it completes and the name flows again, or it fails and the name is held
+    for another cooldown.
+    """
+
+    failures: int = 10
+    window: float = 60.0
+    cooldown: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.failures < 1 or self.window <= 0 or self.cooldown <= 0:
+            raise ValueError("a circuit breaker needs failures >= 1, window > 0 and cooldown > 0")
+
+
 def _doubled(base: timedelta, times: int, cap: timedelta) -> timedelta:
     # Clamp the exponent first: 2**100 seconds overflows both timedelta and interval.
     # 60 doublings of one microsecond are 36,000 years, so nothing below the cap is cut short.

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings as django_settings
 
-from .backoff import UnregisteredBackoff
+from .backoff import BreakerPolicy, UnregisteredBackoff
 from .durations import as_timedelta
 from .payload import SIZE_LIMIT
 from .status import FailureReason
@@ -35,6 +35,10 @@ class Settings:
     payload_limit: int = SIZE_LIMIT
     #: Messages of one stream in one claim, so that a busy stream cannot starve the others.
     stream_cap: int = 25
+    #: How long an attempt may take when its handler says nothing; None: for ever.
+    handler_timeout: timedelta | None = timedelta(hours=1)
+    #: Circuit breaker of handlers that say nothing: {"failures", "window", "cooldown"} or None.
+    breaker: BreakerPolicy | None = None
     #: First and longest delay of a message whose name no handler knows.
     unregistered_base: timedelta = timedelta(seconds=1)
     unregistered_cap: timedelta = timedelta(seconds=60)
@@ -110,6 +114,18 @@ def _classifier(value: Any) -> Classifier | None:
     return value  # type: ignore[no-any-return]
 
 
+def _timeout(value: Any) -> timedelta | None:
+    return None if value is None else as_timedelta(value, field="HANDLER_TIMEOUT")
+
+
+def _breaker(value: Any) -> BreakerPolicy | None:
+    if value is None or isinstance(value, BreakerPolicy):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected a dict or None, got {value!r}")
+    return BreakerPolicy(**value)
+
+
 def _positive(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"expected a positive whole number, got {value!r}")
@@ -122,6 +138,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "CLASSIFY": _classifier,
     "PAYLOAD_LIMIT": _positive,
     "STREAM_CAP": _positive,
+    "HANDLER_TIMEOUT": _timeout,
+    "BREAKER": _breaker,
     "UNREGISTERED_BASE": as_timedelta,
     "UNREGISTERED_CAP": as_timedelta,
 }
@@ -131,6 +149,8 @@ _HINTS = {
     "CLASSIFY": 'for example "shop.failures.classify"',
     "PAYLOAD_LIMIT": "bytes, for example 262144",
     "STREAM_CAP": "messages of one stream per claim, for example 25",
+    "HANDLER_TIMEOUT": "seconds, a timedelta, or None for no limit",
+    "BREAKER": 'for example {"failures": 10, "window": 60, "cooldown": 30}',
     "UNREGISTERED_BASE": "seconds or a timedelta",
     "UNREGISTERED_CAP": "seconds or a timedelta",
 }

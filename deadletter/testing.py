@@ -8,8 +8,9 @@ from django.db import router
 
 from .clock import FrozenClock, frozen
 from .models import Message
-from .worker.loop import Tally, Worker
+from .worker import inline
 from .worker.registry import Registry, discover, registry
+from .worker.tally import Tally
 
 __all__ = ["FrozenClock", "drain", "frozen_clock", "sent"]
 
@@ -29,7 +30,7 @@ def drain(
     deferred.
     """
     discover()
-    return Worker(name="drain", queues=queues, using=using, handlers=handlers).run(drain=True)
+    return inline.drain(queues=queues, using=using, handlers=handlers)
 
 
 def sent(name: str | None = None, *, using: str | None = None) -> list[Message]:

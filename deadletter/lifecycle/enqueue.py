@@ -17,6 +17,7 @@ from ..durations import Duration, as_timedelta
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue, shown
 from ..models import Kind, Message, Queue
 from ..payload import accept
+from .notify import notify_after_commit
 
 #: Messages stored by one statement of send_many; bounds memory, not the list.
 CHUNK = 5_000
@@ -67,6 +68,8 @@ def send(
     while True:
         rows = sql.run(connection, "enqueue", params)
         if rows:
+            if not item.delay and item.at is None:
+                notify_after_commit(alias)
             return _row(item, rows[0], alias)
         target = _queue(queue, alias)
         taken = key and Message.objects.using(alias).filter(queue=target, key=key).first()
@@ -97,6 +100,8 @@ def send_many(
                 ids += _store_one_by_one(chunk, target, now, alias)
             else:
                 ids += _store_together(chunk, target, now, alias)
+        if rows:
+            notify_after_commit(alias)
     return ids
 
 

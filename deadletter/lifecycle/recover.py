@@ -14,6 +14,7 @@ from .. import signals, sql
 from ..models import Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
 from . import streams
+from .notify import notify_after_commit
 from .quarantine import Death, quarantine
 from .transaction import Stream, Transaction, in_transaction
 
@@ -58,6 +59,7 @@ def retry(
         done = [id for id in there if records[id].message_id in back]
         PoisonRecord.objects.using(tx.using).filter(pk__in=done).delete()
         streams.wake(tx, _streams(tx, (records[id] for id in done)))
+        notify_after_commit(tx.using)
         _announce(tx, signals.poison_retried, [records[id].message_id for id in done], by)
         left = [records[id] for id in there if id not in set(done)]
         return Verdicts(done, _absent(ids, records), _why_not(tx, left, queue))
@@ -159,6 +161,7 @@ def _each_waiting(
             else:
                 verdicts.done.append(id)
         streams.wake(tx, {(m.queue_id, m.stream) for m in found.values() if m.stream is not None})
+        notify_after_commit(tx.using)
         return verdicts
 
     return in_transaction(all_of_them, using=using)

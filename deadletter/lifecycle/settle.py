@@ -271,6 +271,8 @@ def _settled(
 def _judge(failure: Failure, attempts: int, limit: int | None) -> Death | None:
     """Say whether this failure was the last: N = max_attempts means N executions."""
     limit = limit if failure.max_attempts is None else failure.max_attempts
+    if failure.unlimited:
+        limit = None
     if failure.permanent:
         return Death(failure.id, verdict="failed permanently: its handler said it cannot succeed")
     if failure.reason in get_settings().permanent_reasons:

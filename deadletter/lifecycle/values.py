@@ -128,8 +128,9 @@ class Failure:
     A failed attempt.
 
     `completed` are the stages it reached; `delay` replaces the policy's; `permanent` quarantines
-    at once; `max_attempts` replaces the queue's number. With `deferred` the attempt could not even
-    start (no handler, no readable payload): it waits, and only the next claim judges the count.
+    at once; `max_attempts` or `unlimited` replace the queue's number. With `deferred` the attempt
+    could not even start (no handler, no readable payload): it waits, and only the next claim judges
+    the count.
     """
 
     id: int
@@ -140,6 +141,7 @@ class Failure:
     permanent: bool = False
     deferred: bool = False
     max_attempts: int | None = None
+    unlimited: bool = False
     traceback: str = ""
     exception: str = ""
     frame: str = ""

@@ -6,8 +6,10 @@ from .fields import Damaged
 from .message import Kind, Message, State
 from .poison import PoisonRecord
 from .queue import OnPoison, Queue, StreamPolicy
+from .worker import Breaker, WorkerProcess
 
 __all__ = [
+    "Breaker",
     "Damaged",
     "Kind",
     "Message",
@@ -16,4 +18,5 @@ __all__ = [
     "Queue",
     "State",
     "StreamPolicy",
+    "WorkerProcess",
 ]

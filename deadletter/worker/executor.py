@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db import connections, transaction
+from django.conf import settings
+from django.db import close_old_connections, connections, reset_queries, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..backoff import UNDECODABLE
 from ..conf import get_settings
-from ..exceptions import Permanent, Retry, Undecodable
+from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..failures import describe
-from ..lifecycle import Claimed, Completion, Failure
+from ..lifecycle import Claimed, Completion, Failure, complete
+from ..logs import event
 from ..status import FailureReason, Status
 from .classify import classify
 from .registry import Handler, Registry, registry
 
-logger = logging.getLogger("deadletter")
 
-Report = Completion | Failure
+@dataclass(frozen=True)
+class Settled:
+    """The handler and the completion of its message were committed together: nothing to report."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Overtaken:
+    """The lease was gone when an atomic handler wanted to commit: its work was rolled back."""
+
+    id: int
 
 
 @dataclass(frozen=True)
@@ -30,66 +44,166 @@ class Rest:
     messages: Sequence[Claimed]
 
 
-def execute_run(run: Sequence[Claimed], handlers: Registry = registry) -> Iterator[Report | Rest]:
-    """Run the messages of one stream in order; stop at the first that does not complete."""
-    for place, message in enumerate(run, 1):
-        report = execute(message, handlers)
-        yield report
-        if isinstance(report, Failure):
-            if place < len(run):
-                yield Rest(run[place:])
-            return
+Report = Completion | Failure | Settled | Overtaken
 
 
-def execute(message: Claimed, handlers: Registry = registry) -> Report:
-    """Hand one message to its handler and say what became of it. Never raises."""
+def execute(
+    message: Claimed,
+    handlers: Registry = registry,
+    *,
+    using: str | None = None,
+    nested: bool = False,
+) -> Report:
+    """
+    Hand one message to its handler and say what became of it. Never raises.
+
+    `nested` is for tests that run inside a transaction of their own.
+    """
+    handler = admit(message, handlers)
+    if isinstance(handler, Failure):
+        return handler
+    before = message.status
+    try:
+        # A fresh context each: translations, time zones and the like end with the message.
+        contextvars.copy_context().run(_call, handler, message, using, nested)
+    except _LostInCommit:
+        return Overtaken(message.id)
+    except BaseException as error:  # noqa: BLE001 - a failure of the message, not of the worker
+        if not nested:
+            tidy()
+        return failure(message, handler, error, before)
+    if not nested and (left := tidy()):
+        return failure(message, handler, TransactionLeftOpen(left), before)
+    return Settled(message.id) if handler.atomic else Completion(message.id, token=message.token)
+
+
+def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
+    """Find the handler and read the payload, or say why the message cannot even be started."""
     handler = handlers.get(message.name)
     if handler is None:
         return _unregistered(message)
-    before = message.status
     try:
         message.payload  # noqa: B018 - decoded here, after the attempt was counted
     except Undecodable as error:
         return _undecodable(message, error)
-    try:
-        _call(handler, message)
-    except BaseException as error:  # noqa: BLE001 - a failure of the message, not the worker
-        return _failure(message, error, completed=message.status & ~before)
-    return Completion(message.id, Status.PUBLISHED, message.token)
+    if handler.has_own_limit:
+        message.max_attempts = handler.max_attempts
+        if handler.max_attempts is not None and message.attempt > max(handler.max_attempts, 1):
+            return _exhausted(message)
+    return handler
 
 
-def _call(handler: Handler, message: Claimed) -> None:
-    if handler.is_async:
+class TransactionLeftOpen(Exception):
+    """A handler returned inside a transaction it had begun; it was rolled back."""
+
+    def __init__(self, aliases: Sequence[str]) -> None:
+        super().__init__(
+            f"the handler returned with a transaction open on {', '.join(aliases)}; it was rolled "
+            "back. End every transaction that a handler begins."
+        )
+
+
+def _call(handler: Handler, message: Claimed, using: str | None, nested: bool) -> None:
+    if not nested:
+        close_old_connections()
+    if handler.atomic:
+        with transaction.atomic(using=using):
+            handler.function(message)
+            _complete(message, using)
+    elif handler.is_async:
         asyncio.run(handler.function(message))
-        return
-    # A test runs inside a transaction: a database error of the handler must not break it.
-    if connections[transaction.get_connection().alias].in_atomic_block:
-        with transaction.atomic():
+    elif nested:
+        # A test runs inside a transaction: a database error of the handler must not break it.
+        with transaction.atomic(using=using):
             handler.function(message)
     else:
         handler.function(message)
 
 
-def _failure(message: Claimed, error: BaseException, *, completed: Status) -> Failure:
+class _LostInCommit(Exception):
+    """Rolls an atomic handler back: somebody else holds its message now."""
+
+
+def _complete(message: Claimed, using: str | None) -> None:
+    try:
+        complete(message.token, [message.id], using=using)
+    except LeaseLost as error:
+        raise _LostInCommit from error
+
+
+def tidy() -> list[str]:
+    """Roll back and close what a handler left open in this thread; name the connections."""
+    left = []
+    for connection in connections.all(initialized_only=True):
+        if _is_open(connection):
+            left.append(connection.alias)
+            _forget(connection.alias)
+    if settings.DEBUG:
+        reset_queries()
+    return left
+
+
+def _is_open(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
+    if raw is None or connection.in_atomic_block:
+        return connection.in_atomic_block
+    if connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
+        return True
+    if connection.vendor == "postgresql":
+        return bool(raw.info.transaction_status)  # 0 is idle
+    return bool(getattr(raw, "in_transaction", False))
+
+
+def _forget(alias: str) -> None:
+    connection = connections[alias]
+    event(
+        logging.WARNING,
+        "transaction_left_open",
+        "a handler left a transaction open on database {alias}; rolled back and closed",
+        alias=alias,
+    )
+    # The wrapper refuses to close inside atomic(): it is thrown away, with its session.
+    connection.in_atomic_block = False
+    connection.savepoint_ids = []
+    connection.needs_rollback = False
+    connection.run_on_commit = []
+    connection.close()
+    del connections[alias]
+
+
+def failure(
+    message: Claimed, handler: Handler | None, error: BaseException, before: Status
+) -> Failure:
+    """Turn what a handler raised into a value, and say so in the log."""
     described = describe(error)
     reason = classify(error)
-    logger.warning(
-        "failed message %s %s of queue %s, attempt %s of %s (%s): %s",
-        message.name,
-        message.id,
-        message.queue,
-        message.attempt,
-        message.max_attempts,
-        reason.name,
-        described.text[:200].replace("\n", " "),
+    delay = error.after if isinstance(error, Retry) else None
+    if delay is None and handler is not None and handler.backoff is not None:
+        delay = handler.backoff.delay(message.attempt)
+    event(
+        logging.WARNING,
+        "message_failed",
+        "failed message {name} {message_id} of queue {queue}, attempt {attempt} of {max_attempts} "
+        "({reason}): {error}",
+        name=message.name,
+        message_id=message.id,
+        queue=message.queue,
+        stream=message.stream,
+        attempt=message.attempt,
+        max_attempts=message.max_attempts,
+        reason=reason.name,
+        error=described.text,
     )
+    own_limit = handler.max_attempts if handler is not None and handler.has_own_limit else None
     return Failure(
         message.id,
         error=described.text,
         reason=reason,
-        completed=completed,
-        delay=error.after if isinstance(error, Retry) else None,
+        completed=message.status & ~before,
+        delay=delay,
         permanent=isinstance(error, Permanent),
+        max_attempts=own_limit,
+        unlimited=handler is not None and handler.max_attempts is None,
         traceback=described.traceback,
         exception=described.exception,
         frame=described.frame,
@@ -99,19 +213,22 @@ def _failure(message: Claimed, error: BaseException, *, completed: Status) -> Fa
 
 def _unregistered(message: Claimed) -> Failure:
     delay = get_settings().unregistered.delay(message.attempt)
-    remaining = "unlimited"
+    remaining: int | str = "unlimited"
     if message.max_attempts is not None:
-        remaining = str(max(0, message.max_attempts - message.attempt))
-    logger.warning(
-        "message name %s (message %s of queue %s) is not registered, attempt %s of %s: waiting "
-        "%.1f s (will poison in %s more attempts)",
-        message.name,
-        message.id,
-        message.queue,
-        message.attempt,
-        message.max_attempts,
-        delay.total_seconds(),
-        remaining,
+        remaining = max(0, message.max_attempts - message.attempt)
+    event(
+        logging.WARNING,
+        "message_unregistered",
+        "message name {name} (message {message_id} of queue {queue}) is not registered, attempt "
+        "{attempt} of {max_attempts}: waiting {delay:.1f} s (will poison in {remaining} more "
+        "attempts)",
+        name=message.name,
+        message_id=message.id,
+        queue=message.queue,
+        attempt=message.attempt,
+        max_attempts=message.max_attempts,
+        remaining=remaining,
+        delay=delay.total_seconds(),
     )
     return Failure(
         message.id,
@@ -124,14 +241,17 @@ def _unregistered(message: Claimed) -> Failure:
 
 
 def _undecodable(message: Claimed, error: Undecodable) -> Failure:
-    logger.warning(
-        "message %s %s of queue %s cannot be decoded, attempt %s of %s: %s",
-        message.name,
-        message.id,
-        message.queue,
-        message.attempt,
-        message.max_attempts,
-        error,
+    event(
+        logging.WARNING,
+        "message_undecodable",
+        "message {name} {message_id} of queue {queue} cannot be decoded, attempt {attempt} of "
+        "{max_attempts}: {error}",
+        name=message.name,
+        message_id=message.id,
+        queue=message.queue,
+        attempt=message.attempt,
+        max_attempts=message.max_attempts,
+        error=str(error),
     )
     return Failure(
         message.id,
@@ -140,5 +260,16 @@ def _undecodable(message: Claimed, error: Undecodable) -> Failure:
         delay=UNDECODABLE,
         deferred=True,
         exception="Undecodable",
+        token=message.token,
+    )
+
+
+def _exhausted(message: Claimed) -> Failure:
+    """The handler allows fewer attempts than the queue, and earlier ones were lost in crashes."""
+    return Failure(
+        message.id,
+        error=f"given up after {message.attempt - 1} attempts that never reported",
+        reason=FailureReason.WORKER_LOST,
+        permanent=True,
         token=message.token,
     )

@@ -1,4 +1,4 @@
-"""Which function handles which message name?"""
+"""Which function handles which message name, and how does it want to be run?"""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
-from ..conf import NAME
+from ..backoff import Backoff, BreakerPolicy
+from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: Says "the queue's, or the settings' word counts", where None means "no limit".
+DEFAULT: Any = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +27,29 @@ class Handler:
 
     name: str
     function: Callable[..., Any]
-    timeout: timedelta | None = None
+    timeout: timedelta | None = DEFAULT
     atomic: bool = False
+    max_attempts: int | None = DEFAULT
+    backoff: Backoff | None = None
+    breaker: BreakerPolicy | None = DEFAULT
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """How long an attempt may take."""
+        limit = get_settings().handler_timeout if self.timeout is DEFAULT else self.timeout
+        return None if limit is None else limit.total_seconds()
+
+    @cached_property
+    def circuit(self) -> BreakerPolicy | None:
+        return get_settings().breaker if self.breaker is DEFAULT else self.breaker
+
+    @property
+    def has_own_limit(self) -> bool:
+        return self.max_attempts is not DEFAULT
 
     @property
     def where(self) -> str:
@@ -58,6 +80,14 @@ class Registry:
     def names(self) -> list[str]:
         return sorted(self._handlers)
 
+    def limits(self) -> dict[str, int | None]:
+        """Return the attempts of handlers that do not leave them to the queue."""
+        return {
+            name: handler.max_attempts
+            for name, handler in self._handlers.items()
+            if handler.has_own_limit
+        }
+
 
 registry = Registry()
 
@@ -65,25 +95,40 @@ registry = Registry()
 def handler(
     name: str,
     *,
-    timeout: Duration | None = None,
+    timeout: Duration | None = DEFAULT,
     atomic: bool = False,
+    max_attempts: int | None = DEFAULT,
+    backoff_base: Duration | None = None,
+    backoff_cap: Duration | None = None,
+    breaker: BreakerPolicy | None = DEFAULT,
 ) -> Callable[[Function], Function]:
     """
     Register a function, plain or async, for a message name.
 
-    `timeout` ends an attempt that takes longer; `atomic` commits the handler's database work and
-    the completion of its message together.
+    `timeout` ends an attempt that takes longer (default: DEADLETTER["HANDLER_TIMEOUT"]; None: no
+    limit). `atomic` commits the handler's database work and the completion of its message together.
+    `max_attempts`, `backoff_base` and `backoff_cap` replace the queue's; `breaker` the settings'.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a message name: letters, digits and _ . : / @ + -")
+    if max_attempts is not DEFAULT and max_attempts is not None and max_attempts < 0:
+        raise ValueError(f"handler {name}: max_attempts cannot be negative, got {max_attempts}")
 
     def register(function: Function) -> Function:
+        if atomic and inspect.iscoroutinefunction(function):
+            raise ValueError(
+                f"handler {name}: atomic needs a plain function; Django's transactions do not "
+                "span an event loop"
+            )
         registry.add(
             Handler(
                 name=name,
                 function=function,
-                timeout=None if timeout is None else as_timedelta(timeout, field="timeout"),
+                timeout=_seconds("timeout", timeout),
                 atomic=atomic,
+                max_attempts=max_attempts,
+                backoff=_backoff(backoff_base, backoff_cap),
+                breaker=breaker,
             )
         )
         return function
@@ -94,3 +139,16 @@ def handler(
 def discover() -> None:
     """Import the module `handlers` of every installed app."""
     autodiscover_modules("handlers")
+
+
+def _seconds(field: str, value: Any) -> Any:
+    return value if value is DEFAULT or value is None else as_timedelta(value, field=field)
+
+
+def _backoff(base: Duration | None, cap: Duration | None) -> Backoff | None:
+    if base is None and cap is None:
+        return None
+    return Backoff(
+        base=as_timedelta(30 if base is None else base, field="backoff_base"),
+        cap=as_timedelta(3600 if cap is None else cap, field="backoff_cap"),
+    )

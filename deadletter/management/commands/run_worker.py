@@ -2,63 +2,184 @@
 
 from __future__ import annotations
 
-import logging
+import argparse
+import dataclasses
 import os
 import socket
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.utils import Error as DatabaseError
 
+from ...logs import configure
 from ...models import Queue
-from ...worker.loop import Worker
-from ...worker.registry import discover, registry
+from ...worker.ledger import Ledger
+from ...worker.options import Options
+from ...worker.process import RECYCLE, WorkerProcess, leave, start_again
+from ...worker.registry import discover
+from ...worker.shutdown import Shutdown
+from ...worker.supervisor import Supervisor
 
 
 class Command(BaseCommand):
-    help = "Claim messages and run their handlers until SIGTERM or Ctrl-C."
+    help = "Claim messages and run their handlers until SIGTERM or Ctrl-C (a second one: at once)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--queues", help="comma-separated, in order of preference (default: all)"
+            "--queues",
+            metavar="NAMES",
+            help="comma-separated names or glob patterns, in order of preference "
+            "(default: all but dead queues, without preference)",
         )
-        parser.add_argument("--batch", type=int, default=100, help="messages per claim")
-        parser.add_argument("--lease", type=float, help="seconds (default: the queue's)")
-        parser.add_argument("--poll", type=float, default=1.0, help="seconds between looks")
-        parser.add_argument("--drain", action="store_true", help="stop when nothing is due")
+        parser.add_argument(
+            "--concurrency",
+            type=_count,
+            default=8,
+            metavar="N",
+            help="handlers at a time in each process (default: 8)",
+        )
+        parser.add_argument(
+            "--processes",
+            type=_count,
+            default=1,
+            metavar="N",
+            help="more than one: a supervisor forks them and replaces the dead",
+        )
+        parser.add_argument(
+            "--batch",
+            type=_count,
+            default=500,
+            metavar="N",
+            help="messages per claim at most (default: 500)",
+        )
+        parser.add_argument(
+            "--lease",
+            type=_seconds,
+            metavar="S",
+            help="seconds; renewed while a handler runs (default: the queue's)",
+        )
+        parser.add_argument(
+            "--poll",
+            type=_seconds,
+            default=1.0,
+            metavar="S",
+            help="longest pause between two looks for work (default: 1)",
+        )
+        parser.add_argument(
+            "--grace",
+            type=_grace,
+            default=30.0,
+            metavar="S",
+            help="how long handlers may finish after a stop (default: 30)",
+        )
+        parser.add_argument("--drain", action="store_true", help="exit when nothing is due")
+        parser.add_argument(
+            "--max-messages",
+            type=_count,
+            metavar="N",
+            help="exit, or be replaced by the supervisor, after so many",
+        )
+        parser.add_argument(
+            "--max-memory",
+            type=_seconds,
+            metavar="MIB",
+            help="exit, or be replaced, when a process uses more",
+        )
         parser.add_argument("--name", help="shown in leases and logs (default: host:pid)")
         parser.add_argument("--database", default=DEFAULT_DB_ALIAS, help="alias to work on")
+        parser.add_argument(
+            "--log-format",
+            choices=["text", "json"],
+            help="log to standard error in this form (default: as LOGGING says, else text)",
+        )
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        if not logging.getLogger("deadletter").hasHandlers():
-            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    def handle(self, *args: Any, **given: Any) -> None:
+        configure(given["log_format"])
         discover()
-        worker = Worker(
-            name=options["name"] or f"{socket.gethostname()}:{os.getpid()}",
-            queues=_queues(options["queues"], options["database"]),
-            batch=options["batch"],
-            lease=options["lease"],
-            poll=options["poll"],
-            using=options["database"],
-        )
-        worker.stop_on_signals()
-        self.stdout.write(f"worker {worker.name} started: {len(registry.names())} handlers")
-        tally = worker.run(drain=options["drain"])
-        self.stdout.write(
-            f"worker {worker.name} stopped: {tally.completed} completed, {tally.failed} failed, "
-            f"{tally.poisoned} poisoned, {tally.released} released, {tally.deferred} deferred"
-        )
+        options = _options(given)
+        _check_queues(options)
+        if given["processes"] > 1:
+            leave(self._supervise(options, given["processes"]), at_once=False)
+        process = WorkerProcess(options)
+        code = process.run(Shutdown())
+        if code == RECYCLE and process.has_stuck_threads:
+            start_again()
+        leave(0, at_once=process.has_stuck_threads)
+
+    def _supervise(self, options: Options, count: int) -> int:
+        names = [f"{options.name}/{n}" for n in range(1, count + 1)]
+
+        def run_child(name: str, ledger: Ledger) -> int:
+            shutdown = Shutdown(ignore_interrupt=True)
+            child = WorkerProcess(
+                dataclasses.replace(options, name=name, supervisor=os.getppid()), ledger=ledger
+            )
+            code = child.run(shutdown)
+            # Replaced rather than gone, unless everything is to stop.
+            return RECYCLE if not code and child.reached_its_limit and not shutdown.count else code
+
+        supervisor = Supervisor(names, run_child, using=options.using, grace=options.grace)
+        return supervisor.run()
 
 
-def _queues(given: str | None, using: str) -> list[str] | None:
-    if given is None:
-        return None
-    names = [name.strip() for name in given.split(",") if name.strip()]
-    existing = set(Queue.objects.using(using).values_list("name", flat=True))
-    unknown = [name for name in names if name not in existing]
-    if unknown or not names:
+def _options(given: dict[str, Any]) -> Options:
+    if given["database"] not in connections:
         raise CommandError(
-            f"unknown queue {', '.join(unknown) or given!r} "
-            f"(existing: {', '.join(sorted(existing))})"
+            f"there is no database {given['database']!r} in DATABASES "
+            f"(there are: {', '.join(connections)})"
         )
-    return names
+    names = given["queues"]
+    queues = None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    return Options(
+        name=given["name"] or f"{socket.gethostname()}:{os.getpid()}",
+        queues=queues,
+        using=given["database"],
+        concurrency=given["concurrency"],
+        batch=given["batch"],
+        lease=given["lease"],
+        poll=given["poll"],
+        grace=given["grace"],
+        drain=given["drain"],
+        max_messages=given["max_messages"],
+        max_memory=given["max_memory"],
+    )
+
+
+def _check_queues(options: Options) -> None:
+    """Refuse a typing error; a pattern may match queues yet to come, and an outage may pass."""
+    plain = [name for name in options.queues or () if not set(name) & set("*?[")]
+    try:
+        existing = set(Queue.objects.using(options.using).values_list("name", flat=True))
+    except DatabaseError:
+        connections[options.using].close()
+        return
+    unknown = [name for name in plain if name not in existing]
+    if unknown or options.queues == []:
+        raise CommandError(
+            f"unknown queue {', '.join(unknown) or repr('')} "
+            f"(existing: {', '.join(sorted(existing)) or 'none; run migrate first'})"
+        )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 10_000_000:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
+    return int(text)
+
+
+def _grace(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
+    return seconds
+
+
+def _seconds(text: str) -> float:
+    seconds = _grace(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return seconds

@@ -1,0 +1,53 @@
+"""Who is alive, and which names are held? Written by workers, read by people."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class WorkerProcess(models.Model):
+    """A worker process, as it last described itself."""
+
+    name = models.CharField(_("name"), max_length=200, unique=True)
+    host = models.CharField(_("host"), max_length=200)
+    pid = models.PositiveIntegerField(_("process id"))
+    version = models.CharField(_("version"), max_length=50)
+    queues = models.JSONField(_("queues"), default=list)
+    concurrency = models.PositiveIntegerField(_("concurrency"))
+    #: What it runs now: [{"id", "name", "queue", "seconds"}], the longest first.
+    running = models.JSONField(_("running"), default=list)
+    held = models.PositiveIntegerField(_("held"), default=0)
+    completed = models.PositiveBigIntegerField(_("completed"), default=0)
+    failed = models.PositiveBigIntegerField(_("failed"), default=0)
+    started_at = models.DateTimeField(_("started at"))
+    seen_at = models.DateTimeField(_("seen at"))
+
+    class Meta:
+        db_table = "deadletter_worker"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Breaker(models.Model):
+    """A message name that is held back because its handler keeps failing."""
+
+    name = models.CharField(_("message name"), max_length=200, unique=True)
+    failures = models.PositiveIntegerField(_("consecutive failures"))
+    error = models.TextField(_("last error"))
+    opened_at = models.DateTimeField(_("opened at"))
+    until = models.DateTimeField(_("held until"))
+    opened_by = models.CharField(_("opened by"), max_length=200)
+
+    class Meta:
+        db_table = "deadletter_breaker"
+        verbose_name = _("circuit breaker")
+        verbose_name_plural = _("circuit breakers")
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name

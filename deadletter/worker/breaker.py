@@ -1,0 +1,178 @@
+"""
+Should a name that keeps failing be tried at all right now?
+
+Each process counts failures in a row by itself; an open breaker is a row that all processes of the
+fleet read, so the first to trip protects the rest. Messages met meanwhile are given back uncounted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+
+from .. import clock
+from ..backoff import BreakerPolicy
+from ..logs import event
+from ..models import Breaker
+from .registry import Handler, Registry
+
+#: Seconds a message waits when another one of its name is being tried as the probe.
+PROBE_WAIT = 1.0
+
+
+@dataclass
+class _Circuit:
+    policy: BreakerPolicy
+    failures: deque[float] = field(default_factory=deque)
+    #: Monotonic end of the cool-down; None when closed.
+    until: float | None = None
+    probing: bool = False
+
+
+class Breakers:
+    """The circuits of one process. The pump asks and tells; the housekeeper talks to the table."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        using: str,
+        handlers: Registry,
+        time: Callable[[], float] = monotonic,
+    ) -> None:
+        self._worker = worker
+        self._handlers = handlers
+        self._using = using
+        self._time = time
+        self._circuits: dict[str, _Circuit] = {}
+        self._changed: dict[str, str | None] = {}
+        self._lock = threading.Lock()
+
+    def hold(self, handler: Handler | None) -> float | None:
+        """Return how long a message must wait, or None when it may run (maybe as the probe)."""
+        if handler is None or handler.circuit is None:
+            return None
+        with self._lock:
+            circuit = self._circuits.get(handler.name)
+            if circuit is None or circuit.until is None:
+                return None
+            left = circuit.until - self._time()
+            if left > 0:
+                return left
+            if circuit.probing:
+                return PROBE_WAIT
+            circuit.probing = True
+            return None
+
+    def report(self, handler: Handler | None, *, failed: bool, error: str = "") -> None:
+        """Count what became of a message."""
+        if handler is None or handler.circuit is None:
+            return
+        with self._lock:
+            circuit = self._circuits.setdefault(handler.name, _Circuit(handler.circuit))
+            if failed:
+                self._failed(handler.name, circuit, error)
+            else:
+                self._succeeded(handler.name, circuit)
+
+    def cancel_probe(self, handler: Handler | None) -> None:
+        """The probe was given back unprocessed: the next message is the probe."""
+        if handler is not None and (circuit := self._circuits.get(handler.name)):
+            circuit.probing = False
+
+    def open_names(self) -> list[str]:
+        return [name for name, circuit in self._circuits.items() if circuit.until is not None]
+
+    def exchange(self) -> None:
+        """Write what changed here to the table and read what changed elsewhere."""
+        with self._lock:
+            changed, self._changed = self._changed, {}
+        for name, error in changed.items():
+            if error is None:
+                Breaker.objects.using(self._using).filter(name=name).delete()
+            else:
+                self._store(name, error)
+        self._read(changed)
+
+    def _failed(self, name: str, circuit: _Circuit, error: str) -> None:
+        now = self._time()
+        circuit.failures.append(now)
+        while circuit.failures[0] < now - circuit.policy.window:
+            circuit.failures.popleft()
+        tripped = len(circuit.failures) >= circuit.policy.failures
+        if not tripped and not circuit.probing:
+            return
+        again = circuit.until is not None
+        if again and not circuit.probing:
+            return  # what was already running when it opened
+        circuit.until = now + circuit.policy.cooldown
+        circuit.probing = False
+        self._changed[name] = error or "failed"
+        event(
+            logging.ERROR,
+            "breaker_opened",
+            "{what} message name {name} for {cooldown} s after {failures} failures in a row: "
+            "{error}",
+            what="still holding" if again else "holding",
+            name=name,
+            cooldown=circuit.policy.cooldown,
+            failures=len(circuit.failures),
+            error=error,
+        )
+
+    def _succeeded(self, name: str, circuit: _Circuit) -> None:
+        circuit.failures.clear()
+        if circuit.until is None or not circuit.probing:
+            return
+        circuit.until = None
+        circuit.probing = False
+        self._changed[name] = None
+        event(
+            logging.WARNING,
+            "breaker_closed",
+            "message name {name} flows again: the probe completed",
+            name=name,
+        )
+
+    def _store(self, name: str, error: str) -> None:
+        circuit = self._circuits[name]
+        now = clock.now(self._using)
+        until = now + timedelta(seconds=max(0.0, (circuit.until or 0.0) - self._time()))
+        Breaker.objects.using(self._using).update_or_create(
+            name=name,
+            defaults={
+                "error": error,
+                "until": until,
+                "failures": len(circuit.failures),
+                "opened_by": self._worker,
+            },
+            create_defaults={
+                "error": error,
+                "until": until,
+                "failures": len(circuit.failures),
+                "opened_by": self._worker,
+                "opened_at": now,
+            },
+        )
+
+    def _read(self, own: dict[str, str | None]) -> None:
+        now = clock.now(self._using)
+        stored = dict(Breaker.objects.using(self._using).values_list("name", "until"))
+        with self._lock:
+            for name, until in stored.items():
+                handler = self._handlers.get(name)
+                if handler is None or handler.circuit is None or name in self._changed:
+                    continue
+                circuit = self._circuits.setdefault(name, _Circuit(handler.circuit))
+                if circuit.until is None:
+                    circuit.until = self._time() + (until - now).total_seconds()
+            for name, circuit in self._circuits.items():
+                gone = name not in stored and name not in self._changed and name not in own
+                if gone and circuit.until is not None and not circuit.probing:
+                    circuit.until = None
+                    circuit.failures.clear()

@@ -1,0 +1,210 @@
+"""
+Who runs the handlers? Threads, and one event loop for `async def`.
+
+They take runs from a queue and hand back outcomes as values; the pump takes it from there. They
+never touch the queue's tables, except that an atomic handler completes its own message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections, connections
+
+from ..lifecycle import Completion, Failure, Release
+from .executor import Overtaken, Report, admit, execute, failure
+from .holding import Holding, Holdings
+from .registry import Registry
+
+Outcome = tuple[Holding, Report | Release]
+
+
+class Executors:
+    """`concurrency` threads, and as many tasks on the loop once an async handler shows up."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        holdings: Holdings,
+        handlers: Registry,
+        using: str | None,
+        ready: Callable[[], None],
+    ) -> None:
+        self.concurrency = concurrency
+        self.outcomes: deque[Outcome] = deque()
+        #: How many outcomes may gather before the pump is told although there is more to run.
+        self.enough = 1
+        self._holdings = holdings
+        self._handlers = handlers
+        self._using = using
+        self._ready = ready
+        self._runs: SimpleQueue[list[Holding] | None] = SimpleQueue()
+        self._loop: _Loop | None = None
+        self._stopping = False
+        for _ in range(concurrency):
+            self.add_thread()
+
+    def add_thread(self) -> None:
+        threading.Thread(target=self._work, name="deadletter-executor", daemon=True).start()
+
+    def replace(self, holding: Holding) -> None:
+        """Make up for the slot of a handler that was given up on."""
+        if holding.handler is not None and holding.handler.is_async and not holding.behind:
+            self._event_loop().add_slot()
+        self.add_thread()
+
+    def put(self, run: list[Holding]) -> None:
+        """Take a run: in order inside, side by side with the others."""
+        for place, holding in enumerate(run, 1):
+            holding.behind = run[place:]
+        if all(holding.handler is not None and holding.handler.is_async for holding in run):
+            self._event_loop().put(run)
+        else:
+            self._runs.put(run)
+
+    def stop(self) -> None:
+        """Let idle threads end. Those that run finish first; nobody waits for them here."""
+        self._stopping = True
+        for _ in range(self.concurrency):
+            self._runs.put(None)
+        if self._loop is not None:
+            self._loop.stop()
+
+    def cancel(self, holding: Holding) -> bool:
+        """Interrupt an async handler; a thread cannot be interrupted."""
+        return self._loop is not None and self._loop.cancel(holding)
+
+    def _work(self) -> None:
+        while (run := self._runs.get()) is not None and self._run(run):
+            pass
+        connections.close_all()
+
+    def _run(self, run: list[Holding]) -> bool:
+        """Run messages in order up to the first failure; False when this thread was replaced."""
+        for holding in run:
+            if holding.is_decided:
+                return True
+            report = self._execute(holding)
+            if not self.finished(holding, report):
+                return False
+            if isinstance(report, Failure | Overtaken):
+                return True
+        return True
+
+    def _execute(self, holding: Holding) -> Report:
+        self._holdings.start(holding)
+        message = holding.message
+        handler = holding.handler
+        if handler is not None and handler.is_async:
+            return self._event_loop().wait_for(holding)
+        return execute(message, self._handlers, using=self._using)
+
+    def finished(self, holding: Holding, report: Report) -> bool:
+        """Hand an outcome back; False when the pump has given up on it and replaced its thread."""
+        failed = isinstance(report, Failure | Overtaken)
+        if not holding.decide():
+            return False
+        self._holdings.finish(holding, failed=failed)
+        self.outcomes.append((holding, report))
+        if failed:
+            self.give_back(holding.behind)
+        if len(self.outcomes) >= self.enough or self._runs.empty():
+            self._ready()
+        return True
+
+    def give_back(self, run: Iterable[Holding]) -> None:
+        """Return messages that were not started: the cascade release."""
+        for holding in run:
+            if holding.decide():
+                release = Release(holding.message.id, 0, holding.message.token)
+                self.outcomes.append((holding, release))
+
+    def _event_loop(self) -> _Loop:
+        if self._loop is None:
+            self._loop = _Loop(self, self._holdings, self._handlers)
+        return self._loop
+
+
+class _Loop:
+    """One event loop in a thread; at most `concurrency` runs at a time."""
+
+    def __init__(self, executors: Executors, holdings: Holdings, handlers: Registry) -> None:
+        self._executors = executors
+        self._holdings = holdings
+        self._handlers = handlers
+        self._loop = asyncio.new_event_loop()
+        self._slots = asyncio.Semaphore(executors.concurrency)
+        self._tasks: dict[Holding, asyncio.Task[Report]] = {}
+        self._runs: set[asyncio.Future[None]] = set()
+        threading.Thread(target=self._serve, name="deadletter-loop", daemon=True).start()
+
+    def put(self, run: list[Holding]) -> None:
+        self._loop.call_soon_threadsafe(self._begin, run)
+
+    def wait_for(self, holding: Holding) -> Report:
+        """Run one async message of a mixed stream for an executor thread."""
+        return asyncio.run_coroutine_threadsafe(self._execute(holding), self._loop).result()
+
+    def cancel(self, holding: Holding) -> bool:
+        task = self._tasks.get(holding)
+        if task is None:
+            return False
+        self._loop.call_soon_threadsafe(task.cancel)
+        return True
+
+    def add_slot(self) -> None:
+        self._loop.call_soon_threadsafe(self._slots.release)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _begin(self, run: list[Holding]) -> None:
+        task = self._loop.create_task(self._run(run))
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
+
+    async def _run(self, run: list[Holding]) -> None:
+        async with self._slots:
+            for holding in run:
+                if holding.is_decided:
+                    return
+                self._holdings.start(holding)
+                report = await self._execute(holding)
+                if not self._executors.finished(holding, report) or isinstance(report, Failure):
+                    return
+
+    async def _execute(self, holding: Holding) -> Report:
+        task = self._loop.create_task(self._call(holding), context=contextvars.copy_context())
+        self._tasks[holding] = task
+        try:
+            return await task
+        finally:
+            del self._tasks[holding]
+
+    async def _call(self, holding: Holding) -> Report:
+        """The async form of `execute`."""
+        message = holding.message
+        handler = admit(message, self._handlers)
+        if isinstance(handler, Failure):
+            return handler
+        before = message.status
+        try:
+            # The deadline is the handler's own: the pump steps in only when it ignores this.
+            async with asyncio.timeout(handler.seconds):
+                await handler.function(message)
+        except BaseException as error:  # noqa: BLE001 - a failure of the message
+            # The ORM's threads of async code are not ours: drop what the error may have broken.
+            await sync_to_async(close_old_connections)()
+            return failure(message, handler, error, before)
+        return Completion(message.id, token=message.token)

@@ -1,0 +1,101 @@
+"""What does this process hold, since when, until when?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from ..lifecycle import Claimed
+from .ledger import Ledger, Stage
+from .registry import Handler
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """A message under lease in this process. Times are of the monotonic clock."""
+
+    message: Claimed
+    slot: int
+    #: When the lease ends; counted from before the claim was sent, so never too late.
+    until: float
+    handler: Handler | None
+    #: The rest of its run behind it, in order.
+    behind: Sequence[Holding] = ()
+    #: 0.0 until its handler is called.
+    started: float = 0.0
+    _ticket: list[None] = field(default_factory=lambda: [None])
+
+    def decide(self) -> bool:
+        """
+        Return True to the first caller only: it alone may say what became of the message.
+
+        An executor that finishes, the pump that gives up on it, and a shutdown may all want to.
+        """
+        try:
+            self._ticket.pop()
+        except IndexError:
+            return False
+        return True
+
+    @property
+    def is_decided(self) -> bool:
+        return not self._ticket
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.started) and bool(self._ticket)
+
+    @property
+    def deadline(self) -> float | None:
+        """When its attempt has taken too long."""
+        if not self.is_running or self.handler is None or self.handler.seconds is None:
+            return None
+        return self.started + self.handler.seconds
+
+
+class Holdings:
+    """Everything held, by message id. Only the pump adds and removes."""
+
+    def __init__(self, ledger: Ledger, *, clock: Callable[[], float] = monotonic) -> None:
+        self.ledger = ledger
+        self._clock = clock
+        self._by_id: dict[int, Holding] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Holding]:
+        return iter(list(self._by_id.values()))
+
+    def get(self, id: int) -> Holding | None:
+        return self._by_id.get(id)
+
+    def add(self, message: Claimed, *, since: float, handler: Handler | None) -> Holding:
+        holding = Holding(
+            message,
+            self.ledger.hold(message.id, message.token),
+            since + message.lease.total_seconds(),
+            handler,
+        )
+        self._by_id[message.id] = holding
+        return holding
+
+    def remove(self, id: int) -> None:
+        holding = self._by_id.pop(id, None)
+        if holding is not None:
+            self.ledger.drop(holding.slot)
+
+    def start(self, holding: Holding) -> None:
+        self.ledger.mark(holding.slot, Stage.RUNNING)
+        holding.started = self._clock()
+
+    def finish(self, holding: Holding, *, failed: bool) -> None:
+        self.ledger.mark(holding.slot, Stage.FAILED if failed else Stage.DONE)
+
+    def running(self) -> list[Holding]:
+        """Return what runs now, the longest first."""
+        return sorted((h for h in self if h.is_running), key=lambda h: h.started)
+
+    def waiting(self) -> list[Holding]:
+        return [h for h in self if not h.started and not h.is_decided]

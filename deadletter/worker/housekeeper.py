@@ -1,0 +1,215 @@
+"""What a worker does on the side, in a thread and on a connection of its own."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from time import monotonic
+
+from django.db import connections
+from django.db.utils import Error as DatabaseError
+
+import deadletter
+
+from .. import clock
+from ..lifecycle import sweep
+from ..logs import event
+from ..models import Message, Queue, WorkerProcess
+from .breaker import Breakers
+from .holding import Holdings
+from .options import Options
+from .pump import Pump
+
+#: Seconds between two rounds.
+TICK = 1.0
+HEARTBEAT = 5.0
+SWEEP = 60.0
+SUMMARY = 60.0
+#: Seconds after which a pump that does not turn no longer counts as alive.
+STALLED = 30.0
+#: The most that a backlog is counted to.
+COUNTED = 10_000
+
+
+class Housekeeper(threading.Thread):
+    """Knows the queues, beats the heart, sweeps, exchanges breakers, sums up every minute."""
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        holdings: Holdings,
+        breakers: Breakers,
+        recycle: Callable[[str], None],
+    ) -> None:
+        super().__init__(name="deadletter-housekeeper", daemon=True)
+        self._options = options
+        self._holdings = holdings
+        self._breakers = breakers
+        self._recycle = recycle
+        self._stopping = threading.Event()
+        self._names: list[str] = []
+        self._counted = (0, 0, 0)
+        # A fleet started together should not sweep together.
+        start = monotonic()
+        self._due = {
+            "heartbeat": 0.0,
+            "sweep": start + random.uniform(0, SWEEP),  # noqa: S311 - spreads, hides no secret
+            "summary": start + SUMMARY,
+        }
+        self.pump: Pump | None = None
+
+    def queues(self) -> Sequence[str]:
+        """Return the queues to claim from: in the order asked for, or in no order of preference."""
+        if self._options.queues is not None:
+            return self._names
+        return random.sample(self._names, len(self._names))
+
+    def refresh(self) -> None:
+        """Read which queues there are; patterns are matched anew, so new queues are found."""
+        rows = Queue.objects.using(self._options.using).order_by("name")
+        if self._options.queues is None:
+            self._names = list(rows.filter(sources=None).values_list("name", flat=True))
+            return
+        existing = list(rows.values_list("name", flat=True))
+        wanted = [
+            name
+            for pattern in self._options.queues
+            for name in existing
+            if fnmatch.fnmatchcase(name, pattern)
+        ]
+        self._names = list(dict.fromkeys(wanted))
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self) -> None:
+        while not self._stopping.wait(TICK):
+            try:
+                self._round()
+            except DatabaseError:
+                # The pump reports an outage; here it only means that this round is late.
+                connections[self._options.using].close()
+        self._say_goodbye()
+        connections.close_all()
+
+    def _round(self) -> None:
+        if self._options.supervisor and os.getppid() != self._options.supervisor:
+            self._recycle("its supervisor is gone")
+        if self.pump is not None and self.pump.leases.stuck:
+            self._recycle("a handler does not end")
+        self.refresh()
+        self._breakers.exchange()
+        if self._is_due("heartbeat", HEARTBEAT):
+            self.beat()
+            self._check_memory()
+        if self._is_due("sweep", SWEEP):
+            sweep(using=self._options.using, by=self._options.name)
+            self._forget_the_dead()
+        if self._is_due("summary", SUMMARY):
+            self._sum_up()
+
+    def _is_due(self, duty: str, interval: float) -> bool:
+        now = monotonic()
+        if now < self._due[duty]:
+            return False
+        self._due[duty] = now + interval * random.uniform(0.8, 1.2)  # noqa: S311 - as above
+        return True
+
+    def beat(self) -> None:
+        """Tell the table that this process is alive, unless its pump has stopped turning."""
+        pump = self.pump
+        if pump is None or monotonic() - pump.turned > STALLED:
+            return
+        using = self._options.using
+        now = clock.now(using)
+        running = [
+            {
+                "id": h.message.id,
+                "name": h.message.name,
+                "queue": h.message.queue,
+                "seconds": round(monotonic() - h.started, 1),
+            }
+            for h in self._holdings.running()[:100]
+        ]
+        state = {
+            "running": running,
+            "held": len(self._holdings),
+            "completed": pump.tally.completed,
+            "failed": pump.tally.failed,
+            "queues": list(self._names),
+            "seen_at": now,
+        }
+        WorkerProcess.objects.using(using).update_or_create(
+            name=self._options.name,
+            defaults=state,
+            create_defaults={
+                **state,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "version": deadletter.__version__,
+                "concurrency": self._options.concurrency,
+                "started_at": now,
+            },
+        )
+
+    def _say_goodbye(self) -> None:
+        try:
+            rows = WorkerProcess.objects.using(self._options.using)
+            rows.filter(name=self._options.name).delete()
+        except DatabaseError:
+            pass  # the row will be seen as stale
+
+    def _forget_the_dead(self) -> None:
+        using = self._options.using
+        old = clock.now(using) - timedelta(days=1)
+        WorkerProcess.objects.using(using).filter(seen_at__lt=old).delete()
+
+    def _check_memory(self) -> None:
+        limit = self._options.max_memory
+        used = resident_mib()
+        if limit is not None and used is not None and used > limit:
+            self._recycle(f"it uses {used:.0f} MiB of memory, more than {limit:.0f}")
+
+    def _sum_up(self) -> None:
+        if self.pump is None:
+            return
+        tally = self.pump.tally
+        before, now = self._counted, (tally.completed, tally.failed, tally.poisoned)
+        self._counted = now
+        done, failed, poisoned = (new - old for new, old in zip(now, before, strict=True))
+        event(
+            logging.INFO,
+            "summary",
+            "worker {worker}: {completed} done, {failed} failed, {poisoned} poisoned in the last "
+            "minute ({rate:.1f}/s), {backlog} due",
+            worker=self._options.name,
+            completed=done,
+            failed=failed,
+            poisoned=poisoned,
+            rate=(done + failed) / SUMMARY,
+            backlog=self._backlog(),
+        )
+
+    def _backlog(self) -> str:
+        """Count what is due, but not for ever."""
+        using = self._options.using
+        due = Message.objects.using(using).in_state("pending", clock.now(using))
+        found = due.filter(queue__name__in=self._names).order_by()[: COUNTED + 1].count()
+        return f"{COUNTED:,}+" if found > COUNTED else f"{found:,}"
+
+
+def resident_mib() -> float | None:
+    """Return the memory this process really uses, where the system tells."""
+    try:
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - read often, keep it cheap
+            pages = int(file.read().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

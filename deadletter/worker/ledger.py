@@ -1,0 +1,78 @@
+"""
+What did a process hold when it died? A table in memory it shares with its supervisor.
+
+Each message has a slot for as long as the process holds it: id, token and how far it got. When the
+process is gone the supervisor reads the table and charges only what was really running.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import struct
+from dataclasses import dataclass
+
+_SLOT = struct.Struct("<q8sB7x")
+_STAGE = 16  # offset of the stage inside a slot
+
+#: Messages a process can hold at once.
+SLOTS = 4096
+
+
+class Stage(enum.IntEnum):
+    FREE = 0
+    #: Waits in the buffer; no handler has seen it.
+    WAITING = 1
+    #: Its handler has been called.
+    RUNNING = 2
+    #: Its handler returned; not reported yet.
+    DONE = 3
+    #: Its handler raised; not reported yet.
+    FAILED = 4
+
+
+@dataclass(frozen=True)
+class Entry:
+    id: int
+    token: str
+    stage: Stage
+
+
+class Ledger:
+    """Fixed slots in anonymous shared memory. One process writes; its parent reads afterwards."""
+
+    def __init__(self, slots: int = SLOTS) -> None:
+        self._memory = mmap.mmap(-1, slots * _SLOT.size)
+        self._slots = slots
+        self._free = list(range(slots - 1, -1, -1))
+
+    @property
+    def room(self) -> int:
+        return len(self._free)
+
+    def hold(self, id: int, token: str) -> int:
+        """Enter a message and return its slot."""
+        slot = self._free.pop()
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, id, bytes.fromhex(token), Stage.WAITING)
+        return slot
+
+    def mark(self, slot: int, stage: Stage) -> None:
+        # One byte, written at once: a reader never sees half of it.
+        self._memory[slot * _SLOT.size + _STAGE] = stage
+
+    def drop(self, slot: int) -> None:
+        self.mark(slot, Stage.FREE)
+        self._free.append(slot)
+
+    def entries(self) -> list[Entry]:
+        """Return what is held, as the dead process left it."""
+        found = []
+        for slot in range(self._slots):
+            if self._memory[slot * _SLOT.size + _STAGE]:
+                id, token, stage = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
+                found.append(Entry(id, token.hex(), Stage(stage)))
+        return found
+
+    def clear(self) -> None:
+        self._memory[:] = bytes(len(self._memory))
+        self._free = list(range(self._slots - 1, -1, -1))

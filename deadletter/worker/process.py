@@ -1,0 +1,155 @@
+"""One worker process: a pump, executors, a listener and a housekeeper, put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+
+from django.db import connections
+
+from ..logs import event
+from .breaker import Breakers
+from .executors import Executors
+from .holding import Holdings
+from .housekeeper import Housekeeper
+from .ledger import Ledger
+from .options import Options
+from .pump import Pump
+from .registry import Registry, registry
+from .shutdown import Shutdown
+from .wakeup import Listener
+
+#: Exit code that asks a supervisor for a fresh process at once (EX_TEMPFAIL).
+RECYCLE = 75
+
+
+class WorkerProcess:
+    """Runs in the main thread until it is told to stop, or has nothing left to drain."""
+
+    def __init__(
+        self, options: Options, *, handlers: Registry = registry, ledger: Ledger | None = None
+    ) -> None:
+        self.options = options
+        self.woken = threading.Event()
+        self.recycling = ""
+        self._holdings = Holdings(ledger or Ledger())
+        self._breakers = Breakers(worker=options.name, using=options.using, handlers=handlers)
+        self._executors = Executors(
+            concurrency=options.concurrency,
+            holdings=self._holdings,
+            handlers=handlers,
+            using=options.using,
+            ready=self.woken.set,
+        )
+        self._housekeeper = Housekeeper(
+            options=options,
+            holdings=self._holdings,
+            breakers=self._breakers,
+            recycle=self.recycle,
+        )
+        self.pump = Pump(
+            options=options,
+            handlers=handlers,
+            holdings=self._holdings,
+            executors=self._executors,
+            breakers=self._breakers,
+            queues=self._housekeeper.queues,
+            woken=self.woken,
+        )
+        self._housekeeper.pump = self.pump
+        self._listener: Listener | None = None
+
+    def run(self, shutdown: Shutdown | None = None) -> int:
+        """Work; return the exit code."""
+        if shutdown is not None:
+            shutdown.connect(self.stop)
+        event(
+            logging.INFO,
+            "worker_started",
+            "worker {worker} started: process {pid}, concurrency {concurrency}, queues {queues}",
+            worker=self.options.name,
+            pid=os.getpid(),
+            concurrency=self.options.concurrency,
+            queues=", ".join(self.options.queues or ["all"]),
+        )
+        self.pump.prepare = self._prepare
+        self.pump.run()
+        self._end()
+        return RECYCLE if self.recycling else 0
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Finish what runs within the grace; at once: give everything back now."""
+        self.pump.stop(grace=0.0 if at_once else self.options.grace)
+
+    def recycle(self, why: str) -> None:
+        """Stop in order to be replaced by a fresh process."""
+        if not self.recycling:
+            self.recycling = why
+            event(
+                logging.WARNING,
+                "worker_recycling",
+                "worker {worker} recycles: {why}",
+                worker=self.options.name,
+                why=why,
+            )
+            self.pump.stop(grace=self.options.grace)
+
+    def _prepare(self) -> None:
+        """What needs the database before the first claim; repeated while it is away."""
+        self._housekeeper.refresh()
+        self._breakers.exchange()
+        self._housekeeper.beat()
+        if not self._housekeeper.is_alive():
+            self._housekeeper.start()
+        if connections[self.options.using].vendor == "postgresql" and self._listener is None:
+            self._listener = Listener(self.options.using, self.woken.set)
+            self._listener.start()
+
+    def _end(self) -> None:
+        self._executors.stop()
+        if self._listener is not None:
+            self._listener.stop()
+        if self._housekeeper.is_alive():
+            self._housekeeper.stop()
+            self._housekeeper.join(5.0)
+        connections.close_all()
+        tally = self.pump.tally
+        event(
+            logging.INFO,
+            "worker_stopped",
+            "worker {worker} stopped: {completed} completed, {failed} failed, {poisoned} poisoned, "
+            "{released} released, {deferred} deferred",
+            worker=self.options.name,
+            completed=tally.completed,
+            failed=tally.failed,
+            poisoned=tally.poisoned,
+            released=tally.released,
+            deferred=tally.deferred,
+        )
+
+    @property
+    def has_stuck_threads(self) -> bool:
+        return bool(self.pump.leases.stuck) or bool(self.pump.abandoned)
+
+    @property
+    def reached_its_limit(self) -> bool:
+        limit = self.options.max_messages
+        return limit is not None and self.pump.tally.executed >= limit
+
+
+def leave(code: int, *, at_once: bool) -> None:
+    """Exit; at once where threads are stuck in handlers that the interpreter would wait for."""
+    if at_once:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def start_again() -> None:
+    """Replace this process by a fresh one with the same command line."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - our own command line, no shell

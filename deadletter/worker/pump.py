@@ -1,0 +1,327 @@
+"""
+The one thread that owns the database traffic: report outcomes and claim more, in one transaction.
+
+At once when idle, grouped when busy; and it stays alive when the database does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from django.db import InterfaceError, OperationalError, connections
+from django.db.utils import Error as DatabaseError
+
+from ..lifecycle import ClaimRequest, Failure, Release, WorkBatch, process_batch
+from ..logs import event
+from ..models import Message
+from .breaker import Breakers
+from .executors import Executors
+from .holding import Holding, Holdings
+from .leases import INTERVAL, Leases
+from .options import Options
+from .registry import Registry
+from .tally import Reports, Tally
+
+#: Seconds an outcome may wait for company.
+FLUSH = 0.005
+#: Seconds of work to have at hand, so that executors do not wait for a round trip.
+AHEAD = 0.05
+#: The first pause after an empty look; doubled up to `poll`.
+SHORTEST_PAUSE = 0.002
+#: Seconds after the last message during which pauses stay short: see lifecycle.notify.
+ALERT = 0.1
+#: The longest pause between two tries to reach the database.
+LONGEST_RETRY = 5.0
+#: Seconds a stopping worker waits for a database that is away before it leaves its leases to time.
+LAST_TRY = 5.0
+
+
+class Pump:
+    """`turn` is one step; `run` is the loop around it."""
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        handlers: Registry,
+        holdings: Holdings,
+        executors: Executors,
+        breakers: Breakers,
+        queues: Callable[[], Sequence[str] | None],
+        woken: threading.Event,
+    ) -> None:
+        self.options = options
+        self.tally = Tally()
+        self.turned = monotonic()
+        self.leases = Leases(
+            options=options, holdings=holdings, executors=executors, tally=self.tally
+        )
+        self._handlers = handlers
+        self._holdings = holdings
+        self._executors = executors
+        self._breakers = breakers
+        self._queues = queues
+        self._woken = woken
+        self._stopped = threading.Event()
+        self._stop_at = math.inf
+        self._claiming = True
+        self._reports = Reports()
+        #: Ids in a report whose transaction broke: it may have been committed all the same.
+        self._unsure: set[int] = set()
+        self._outage = 0.0
+        self._pause = 0.0
+        self._next_look = 0.0
+        self._last_found = 0.0
+        self._rate = 0.0
+        self._measured = monotonic()
+        self._finished = 0
+        #: Done once, before the first turn; repeated while the database is away.
+        self.prepare: Callable[[], None] | None = None
+        #: Handlers that still ran when the grace was over.
+        self.abandoned = 0
+
+    def run(self) -> None:
+        """Turn until there is nothing left to do: after a stop, or when a drain is through."""
+        while not self.is_done:
+            try:
+                if self.prepare is not None:
+                    self.prepare()
+                    self.prepare = None
+                self.turn()
+            except (OperationalError, InterfaceError) as error:
+                self._survive(error)
+            else:
+                self._outage = 0.0
+                self.turned = monotonic()
+            self._wait()
+
+    @property
+    def is_done(self) -> bool:
+        if self._outage and monotonic() > self._stop_at + LAST_TRY:
+            return True
+        busy = self._reports or self._executors.outcomes or len(self._holdings)
+        return not self._claiming and not busy
+
+    def stop(self, *, grace: float) -> None:
+        """Claim no more, give back what was not started, let the rest finish within `grace`."""
+        self._claiming = False
+        self._stop_at = min(self._stop_at, monotonic() + grace)
+        self._stopped.set()
+        self._woken.set()
+
+    def turn(self) -> None:
+        """Do everything that is due now: report, claim, and look after what is held."""
+        now = monotonic()
+        woken = self._woken.is_set()
+        self._woken.clear()
+        if not self._claiming:
+            self._give_back(now)
+        self.leases.check(now, self._reports)
+        self._collect()
+        looking = self._claiming and (woken or bool(self._reports) or now >= self._next_look)
+        room = self._room(now) if looking else 0
+        if self._reports or room:
+            self._exchange(room)
+        else:
+            self._forget(self._reports)
+
+    def _collect(self) -> None:
+        """Take over what the executors have finished."""
+        outcomes = self._executors.outcomes
+        while outcomes:
+            holding, report = outcomes.popleft()
+            self._reports.add(report)
+            if isinstance(report, Release):
+                self._breakers.cancel_probe(holding.handler)
+                continue
+            self._finished += 1
+            if isinstance(report, Failure):
+                self._breakers.report(
+                    holding.handler, failed=not report.deferred, error=str(report.error)
+                )
+            else:
+                self._breakers.report(holding.handler, failed=False)
+
+    def _room(self, now: float) -> int:
+        """Say how many messages to ask for: enough for a moment, none that would only wait."""
+        elapsed = now - self._measured
+        if elapsed > 0.001:
+            # Up at once, down slowly: a burst must not starve, a pause must not hoard.
+            self._rate = max(self._finished / elapsed, self._rate * math.exp(-elapsed))
+            self._measured, self._finished = now, 0
+        unreported = len(self._holdings) - len(self._reports.ids) - len(self._reports.settled)
+        room = min(self._wanted() - unreported, self.options.batch, self._holdings.ledger.room)
+        if self.options.max_messages is not None:
+            left = self.options.max_messages - self.tally.executed - len(self._holdings)
+            room = min(room, left)
+            self._claiming = self.tally.executed < self.options.max_messages
+        return max(room, 0)
+
+    def _wanted(self) -> int:
+        ahead = math.ceil(self._rate * AHEAD)
+        return min(self._executors.concurrency + ahead, 2 * self.options.batch)
+
+    def _exchange(self, room: int) -> None:
+        """Report and claim in one transaction; the report is kept until it is known to be in."""
+        reports = self._reports
+        asked = monotonic()
+        request = ClaimRequest(self._queues(), room, self.options.lease, self._handlers.limits())
+        try:
+            batch = process_batch(
+                worker=self.options.name,
+                completions=reports.completions,
+                failures=reports.failures,
+                releases=reports.releases,
+                claim=request if room else None,
+                using=self.options.using,
+            )
+        except (OperationalError, InterfaceError):
+            self._unsure |= reports.ids
+            raise
+        except DatabaseError as error:
+            self._exchange_singly(error)
+            return
+        self._reports = Reports()
+        self._settled(reports, batch)
+        if room:
+            self._claimed(batch, asked, room)
+
+    def _exchange_singly(self, error: DatabaseError) -> None:
+        """One report cannot be stored: find it, and let neither the others nor the loop suffer."""
+        event(logging.ERROR, "report_refused", "a report was refused: {error}", error=str(error))
+        reports, self._reports = self._reports, Reports()
+        for report in reports.all():
+            alone = Reports()
+            alone.add(report)
+            try:
+                self._settle_alone(alone)
+            except DatabaseError:
+                alone = Reports()
+                if isinstance(report, Failure):
+                    alone.add(
+                        Failure(report.id, "its error could not be stored", token=report.token)
+                    )
+                self._settle_alone(alone)
+                self._holdings.remove(report.id)
+
+    def _settle_alone(self, alone: Reports) -> None:
+        batch = process_batch(
+            worker=self.options.name,
+            completions=alone.completions,
+            failures=alone.failures,
+            releases=alone.releases,
+            using=self.options.using,
+        )
+        self._settled(alone, batch)
+
+    def _settled(self, reports: Reports, batch: WorkBatch) -> None:
+        reports.count(batch, self.tally)
+        lost = set(batch.lost)
+        if unsure := lost & self._unsure:
+            # The broken transaction had been committed: what is gone was settled by it.
+            rows = Message.objects.using(self.options.using).filter(pk__in=unsure)
+            done = unsure - set(rows.values_list("pk", flat=True))
+            lost -= done
+            self.tally.lost -= len(done)
+            self.tally.completed += sum(item.id in done for item in reports.completions)
+        self._unsure.clear()
+        self._forget(reports)
+        for id in (*lost, *reports.overtaken):
+            event(
+                logging.WARNING,
+                "lease_lost",
+                "the lease of message {message_id} was gone when its outcome was reported; "
+                "whoever holds it now settles it",
+                message_id=id,
+            )
+
+    def _forget(self, reports: Reports) -> None:
+        """Let go of what is settled, whether by this report or by its own transaction."""
+        for id in (*reports.ids, *reports.settled, *reports.overtaken):
+            self._holdings.remove(id)
+        if not reports:
+            self.tally.completed += len(reports.settled)
+            self.tally.lost += len(reports.overtaken)
+            reports.settled.clear()
+            reports.overtaken.clear()
+
+    def _claimed(self, batch: WorkBatch, asked: float, room: int) -> None:
+        for run in batch.runs():
+            held = [
+                self._holdings.add(message, since=asked, handler=self._handlers.get(message.name))
+                for message in run
+            ]
+            wait = next((w for h in held if (w := self._breakers.hold(h.handler))), None)
+            if wait is None:
+                self._executors.put(held)
+            else:
+                self._put_back(held, wait)
+        self._executors.enough = max(1, len(batch.messages) // 2)
+        self._plan_next_look(found=len(batch.messages) + len(batch.dead), room=room)
+
+    def _put_back(self, run: Sequence[Holding], wait: float) -> None:
+        """A breaker holds the name: uncounted, and spread so that they do not return as one."""
+        for holding in run:
+            holding.decide()
+            delay = wait * random.uniform(1.0, 1.2)  # noqa: S311 - spreads, hides no secret
+            self._reports.add(Release(holding.message.id, delay, holding.message.token))
+
+    def _plan_next_look(self, *, found: int, room: int) -> None:
+        now = monotonic()
+        if found:
+            self._last_found = now
+            self._pause = 0.0
+        if found >= room:
+            self._next_look = now
+            return
+        if not found and self.options.drain and not len(self._holdings):
+            self._claiming = False
+        limit = self.options.poll
+        if now - self._last_found < ALERT:
+            limit = min(limit, 4 * SHORTEST_PAUSE)
+        self._pause = min(max(self._pause * 2, SHORTEST_PAUSE), limit)
+        self._next_look = now + self._pause
+
+    def _give_back(self, now: float) -> None:
+        """Stopping: what waits goes back now, what runs when the grace is over."""
+        self._executors.give_back(self._holdings.waiting())
+        if now >= self._stop_at:
+            running = self._holdings.running()
+            self.abandoned += len(running)
+            self._executors.give_back(running)
+
+    def _wait(self) -> None:
+        """Sleep until something is due, or an executor, a sender or a signal says so."""
+        if self.is_done:
+            return
+        now = monotonic()
+        if self._outage:
+            self._stopped.wait(self._outage) if self._claiming else self._stopped.wait(0.1)
+            return
+        pause = INTERVAL if len(self._holdings) else self.options.poll
+        if self._executors.outcomes:
+            pause = FLUSH
+        if self._claiming and len(self._holdings) < self._wanted():
+            pause = min(pause, self._next_look - now)
+        if pause > 0:
+            self._woken.wait(pause)
+
+    def _survive(self, error: Exception) -> None:
+        """The database is away: keep what is to be reported and try again, later each time."""
+        connections[self.options.using].close()
+        first = not self._outage
+        jitter = random.uniform(0.8, 1.2)  # noqa: S311 - spreads a fleet, hides no secret
+        self._outage = min(max(self._outage * 2, 0.1), LONGEST_RETRY) * jitter
+        event(
+            logging.WARNING if first else logging.INFO,
+            "database_away",
+            "the database is away ({error}); trying again in {delay:.1f} s, holding {held}",
+            error=str(error),
+            delay=self._outage,
+            held=len(self._holdings),
+        )

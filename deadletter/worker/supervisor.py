@@ -1,0 +1,238 @@
+"""
+Who watches the workers? A parent that forks them, replaces those that die, and frees at once what
+a dead one held, charging only what was really running.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from django.db import connections
+from django.db.utils import Error as DatabaseError
+
+from ..lifecycle import Completion, Failure, Release, process_batch
+from ..logs import event
+from ..status import FailureReason
+from .ledger import Entry, Ledger, Stage
+from .process import RECYCLE
+
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP}
+#: A child that lived this long died by accident, not of a crash loop.
+HEALTHY = 30.0
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 30.0
+#: Seconds beyond the grace after which a child that will not go is killed.
+PATIENCE = 10.0
+
+
+@dataclass
+class Child:
+    """A place for a process: the process in it changes, the place stays."""
+
+    name: str
+    ledger: Ledger = field(default_factory=Ledger)
+    pid: int = 0
+    started: float = 0.0
+    crashes: int = 0
+    start_at: float = 0.0
+    finished: bool = False
+    #: What the last process left behind and is not freed yet, with the reason of its death.
+    legacy: list[Entry] = field(default_factory=list)
+    death: str = ""
+
+
+class Supervisor:
+    """`run_child(name, ledger)` runs in the forked process and returns its exit code."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        run_child: Callable[[str, Ledger], int],
+        *,
+        using: str,
+        grace: float,
+    ) -> None:
+        self._children = [Child(name) for name in names]
+        self._run_child = run_child
+        self._using = using
+        self._grace = grace
+        self._signals = 0
+        self._kill_at = 0.0
+
+    def run(self) -> int:
+        """Keep every place filled until a signal, or until all have drained."""
+        # Connections must not cross a fork, and collected garbage would unshare memory.
+        connections.close_all()
+        gc.collect()
+        gc.freeze()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        while not all(child.finished for child in self._children):
+            self._start_missing()
+            self._wait()
+            self._reap()
+            self._free()
+            self._hurry()
+        return 0
+
+    def _start_missing(self) -> None:
+        for child in self._children:
+            # What the last process left is freed first: its ledger is the next one's too.
+            if child.pid or child.finished or child.legacy or self._signals:
+                continue
+            if monotonic() >= child.start_at:
+                self._fork(child)
+
+    def _fork(self, child: Child) -> None:
+        connections.close_all()
+        child.ledger.clear()
+        child.started = monotonic()
+        child.pid = os.fork()
+        if child.pid:
+            return
+        code = 1
+        try:
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            code = self._run_child(child.name, child.ledger)
+        finally:
+            os._exit(code)
+
+    def _wait(self) -> None:
+        """Sleep until a signal arrives or a child is due to start."""
+        received = signal.sigtimedwait(_SIGNALS, 0.5)
+        if received is None or received.si_signo == signal.SIGCHLD:
+            return
+        self._signals += 1
+        self._kill_at = monotonic() + PATIENCE + (self._grace if self._signals == 1 else 0.0)
+        event(
+            logging.INFO,
+            "stopping",
+            "received {signal}: stopping all processes{hurry}",
+            signal=signal.Signals(received.si_signo).name,
+            hurry=" at once" if self._signals > 1 else "",
+        )
+        for child in self._children:
+            if child.pid:
+                os.kill(child.pid, signal.SIGTERM)
+            elif not child.legacy:
+                child.finished = True
+
+    def _reap(self) -> None:
+        for child in self._children:
+            if not child.pid:
+                continue
+            pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+            if pid:
+                self._died(child, status, usage.ru_maxrss / 1024)
+
+    def _died(self, child: Child, status: int, peak: float) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        child.legacy = child.ledger.entries()
+        lived = monotonic() - child.started
+        pid, child.pid = child.pid, 0
+        if code == 0 or (self._signals and not child.legacy):
+            child.finished = True
+            return
+        if code == RECYCLE:
+            child.start_at = monotonic()
+            return
+        child.death = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        child.crashes = 0 if lived > HEALTHY else child.crashes + 1
+        pause = 0.0
+        if child.crashes > 1:
+            pause = min(FIRST_PAUSE * 2 ** (child.crashes - 2), LONGEST_PAUSE)
+        child.start_at = monotonic() + pause
+        event(
+            logging.ERROR,
+            "worker_died",
+            "worker {worker} (process {pid}) died of {reason} after {lived:.1f} s, peak memory "
+            "{peak:.0f} MiB, {held} messages held; {next}",
+            worker=child.name,
+            pid=pid,
+            reason=child.death,
+            lived=lived,
+            peak=peak,
+            held=len(child.legacy),
+            next="not restarted" if self._signals else f"restarting in {pause:.1f} s",
+        )
+
+    def _free(self) -> None:
+        """Settle what dead children left; while the database is away, try again each round."""
+        for child in self._children:
+            if child.legacy and not child.pid:
+                try:
+                    free(child.name, child.legacy, child.death, using=self._using)
+                except DatabaseError:
+                    connections.close_all()
+                    continue
+                child.legacy = []
+                child.ledger.clear()
+            child.finished = child.finished or bool(
+                self._signals and not child.pid and not child.legacy
+            )
+
+    def _hurry(self) -> None:
+        """A child that does not go is killed, and what it held is freed like after any death."""
+        if self._signals and monotonic() > self._kill_at:
+            self._kill_at = monotonic() + PATIENCE
+            for child in self._children:
+                if child.pid:
+                    os.kill(child.pid, signal.SIGKILL)
+                child.finished = child.finished or not child.pid
+
+
+def free(worker: str, entries: Sequence[Entry], death: str, *, using: str) -> None:
+    """
+    Settle what a dead process held.
+
+    Only what ran is charged. What waited is given back uncounted; what was done but not reported
+    is completed; a failure whose error died with the process is recorded as such.
+    """
+    by_stage: dict[Stage, list[Entry]] = {}
+    for entry in entries:
+        by_stage.setdefault(entry.stage, []).append(entry)
+    lost = [
+        Failure(
+            entry.id,
+            error=f"worker {worker} died of {death} while its handler ran",
+            reason=FailureReason.WORKER_LOST,
+            delay=0,
+            token=entry.token,
+        )
+        for entry in by_stage.get(Stage.RUNNING, ())
+    ]
+    failed = [
+        Failure(
+            entry.id,
+            error=f"its handler failed, and worker {worker} died of {death} before it said how",
+            reason=FailureReason.HANDLER_EXCEPTION,
+            token=entry.token,
+        )
+        for entry in by_stage.get(Stage.FAILED, ())
+    ]
+    process_batch(
+        worker=worker,
+        completions=[
+            Completion(entry.id, token=entry.token) for entry in by_stage.get(Stage.DONE, ())
+        ],
+        failures=[*lost, *failed],
+        releases=[Release(entry.id, 0, entry.token) for entry in by_stage.get(Stage.WAITING, ())],
+        using=using,
+    )
+    event(
+        logging.WARNING,
+        "leases_freed",
+        "freed what worker {worker} held: {running} running and charged, {waiting} waiting and "
+        "refunded, {done} done",
+        worker=worker,
+        running=len(lost),
+        waiting=len(by_stage.get(Stage.WAITING, ())),
+        done=len(by_stage.get(Stage.DONE, ())),
+    )

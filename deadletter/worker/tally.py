@@ -1,0 +1,83 @@
+"""What became of the messages handled so far, and what is waiting to be reported?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..lifecycle import Completion, Failure, Release, Scheduled, WorkBatch
+from .executor import Overtaken, Settled
+
+
+@dataclass
+class Tally:
+    """Counts since the start. What died is `poisoned`, and not `failed` as well."""
+
+    completed: int = 0
+    failed: int = 0
+    poisoned: int = 0
+    released: int = 0
+    deferred: int = 0
+    lost: int = 0
+
+    @property
+    def executed(self) -> int:
+        """Messages that were handed to a handler, or should have been."""
+        return self.completed + self.failed + self.poisoned + self.deferred
+
+    @property
+    def total(self) -> int:
+        return self.completed + self.failed + self.poisoned + self.released + self.deferred
+
+
+@dataclass
+class Reports:
+    """Outcomes on their way into the next transaction."""
+
+    completions: list[Completion] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+    #: Settled by their own handlers' transactions: counted, not reported.
+    settled: list[int] = field(default_factory=list)
+    overtaken: list[int] = field(default_factory=list)
+
+    def add(self, outcome: Completion | Failure | Release | Settled | Overtaken) -> None:
+        if isinstance(outcome, Completion):
+            self.completions.append(outcome)
+        elif isinstance(outcome, Failure):
+            self.failures.append(outcome)
+        elif isinstance(outcome, Release):
+            self.releases.append(outcome)
+        elif isinstance(outcome, Settled):
+            self.settled.append(outcome.id)
+        else:
+            self.overtaken.append(outcome.id)
+
+    def add_all(self, outcomes: Iterable[Completion | Failure | Release]) -> None:
+        for outcome in outcomes:
+            self.add(outcome)
+
+    def __bool__(self) -> bool:
+        return bool(self.completions or self.failures or self.releases)
+
+    def all(self) -> list[Completion | Failure | Release]:
+        return [*self.completions, *self.failures, *self.releases]
+
+    @property
+    def ids(self) -> set[int]:
+        return {report.id for report in self.all()}
+
+    def count(self, batch: WorkBatch, tally: Tally) -> None:
+        """Add to the tally what the transaction really did."""
+        deferred = {failure.id for failure in self.failures if failure.deferred}
+        for id, outcome in batch.outcomes.items():
+            if isinstance(outcome, Scheduled):
+                if id in deferred:
+                    tally.deferred += 1
+                else:
+                    tally.failed += 1
+        tally.poisoned += len(batch.poisoned)
+        tally.completed += sum(item.id in batch.outcomes for item in self.completions)
+        tally.completed += len(self.settled)
+        tally.released += sum(item.id in batch.outcomes for item in self.releases)
+        tally.lost += len(batch.lost) + len(self.overtaken)
