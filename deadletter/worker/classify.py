@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from concurrent.futures import CancelledError
@@ -42,7 +43,7 @@ def classify(error: BaseException) -> FailureReason:
 
 #: First match wins: TimeoutError is also an OSError.
 _DEFAULTS: tuple[tuple[tuple[type[BaseException], ...], FailureReason], ...] = (
-    ((TimeoutError, CancelledError), FailureReason.TIMEOUT_EXCEEDED),
+    ((TimeoutError, asyncio.CancelledError, CancelledError), FailureReason.TIMEOUT_EXCEEDED),
     ((ValidationError, MessageRejected), FailureReason.VALIDATION_FAILURE),
     ((Undecodable, json.JSONDecodeError, UnicodeError), FailureReason.SERIALIZATION_ERROR),
     ((ConnectionError,), FailureReason.TRANSPORT_UNAVAILABLE),

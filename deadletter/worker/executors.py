@@ -56,15 +56,18 @@ class Executors:
 
     def replace(self, holding: Holding) -> None:
         """Make up for the slot of a handler that was given up on."""
-        if holding.handler is not None and holding.handler.is_async and not holding.behind:
+        if holding.on_loop:
             self._event_loop().add_slot()
-        self.add_thread()
+        else:
+            self.add_thread()
 
     def put(self, run: list[Holding]) -> None:
         """Take a run: in order inside, side by side with the others."""
         for place, holding in enumerate(run, 1):
             holding.behind = run[place:]
         if all(holding.handler is not None and holding.handler.is_async for holding in run):
+            for holding in run:
+                holding.on_loop = True
             self._event_loop().put(run)
         else:
             self._runs.put(run)
@@ -77,10 +80,6 @@ class Executors:
         if self._loop is not None:
             self._loop.stop()
 
-    def cancel(self, holding: Holding) -> bool:
-        """Interrupt an async handler; a thread cannot be interrupted."""
-        return self._loop is not None and self._loop.cancel(holding)
-
     def _work(self) -> None:
         while (run := self._runs.get()) is not None and self._run(run):
             pass
@@ -89,7 +88,7 @@ class Executors:
     def _run(self, run: list[Holding]) -> bool:
         """Run messages in order up to the first failure; False when this thread was replaced."""
         for holding in run:
-            if holding.is_decided:
+            if not holding.take():
                 return True
             report = self._execute(holding)
             if not self.finished(holding, report):
@@ -121,6 +120,10 @@ class Executors:
 
     def give_back(self, run: Iterable[Holding]) -> None:
         """Return messages that were not started: the cascade release."""
+        self.abandon(holding for holding in run if holding.take())
+
+    def abandon(self, run: Iterable[Holding]) -> None:
+        """Return messages whatever their handlers are doing; their own results come too late."""
         for holding in run:
             if holding.decide():
                 release = Release(holding.message.id, 0, holding.message.token)
@@ -141,7 +144,6 @@ class _Loop:
         self._handlers = handlers
         self._loop = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(executors.concurrency)
-        self._tasks: dict[Holding, asyncio.Task[Report]] = {}
         self._runs: set[asyncio.Future[None]] = set()
         threading.Thread(target=self._serve, name="deadletter-loop", daemon=True).start()
 
@@ -151,13 +153,6 @@ class _Loop:
     def wait_for(self, holding: Holding) -> Report:
         """Run one async message of a mixed stream for an executor thread."""
         return asyncio.run_coroutine_threadsafe(self._execute(holding), self._loop).result()
-
-    def cancel(self, holding: Holding) -> bool:
-        task = self._tasks.get(holding)
-        if task is None:
-            return False
-        self._loop.call_soon_threadsafe(task.cancel)
-        return True
 
     def add_slot(self) -> None:
         self._loop.call_soon_threadsafe(self._slots.release)
@@ -177,7 +172,7 @@ class _Loop:
     async def _run(self, run: list[Holding]) -> None:
         async with self._slots:
             for holding in run:
-                if holding.is_decided:
+                if not holding.take():
                     return
                 self._holdings.start(holding)
                 report = await self._execute(holding)
@@ -185,12 +180,9 @@ class _Loop:
                     return
 
     async def _execute(self, holding: Holding) -> Report:
-        task = self._loop.create_task(self._call(holding), context=contextvars.copy_context())
-        self._tasks[holding] = task
-        try:
-            return await task
-        finally:
-            del self._tasks[holding]
+        # A fresh context each, as in `execute`.
+        context = contextvars.copy_context()
+        return await self._loop.create_task(self._call(holding), context=context)
 
     async def _call(self, holding: Holding) -> Report:
         """The async form of `execute`."""

@@ -22,9 +22,20 @@ class Holding:
     handler: Handler | None
     #: The rest of its run behind it, in order.
     behind: Sequence[Holding] = ()
+    #: Its run is on the event loop, not in a thread.
+    on_loop: bool = False
     #: 0.0 until its handler is called.
     started: float = 0.0
-    _ticket: list[None] = field(default_factory=lambda: [None])
+    # Popping from a list is atomic: of several threads, one gets the ticket.
+    _start_ticket: list[None] = field(default_factory=lambda: [None])
+    _outcome_ticket: list[None] = field(default_factory=lambda: [None])
+
+    def take(self) -> bool:
+        """
+        Return True to the first caller only: an executor about to start it, or whoever gives it
+        back unstarted.
+        """
+        return _pop(self._start_ticket)
 
     def decide(self) -> bool:
         """
@@ -32,19 +43,15 @@ class Holding:
 
         An executor that finishes, the pump that gives up on it, and a shutdown may all want to.
         """
-        try:
-            self._ticket.pop()
-        except IndexError:
-            return False
-        return True
-
-    @property
-    def is_decided(self) -> bool:
-        return not self._ticket
+        return _pop(self._outcome_ticket)
 
     @property
     def is_running(self) -> bool:
-        return bool(self.started) and bool(self._ticket)
+        return bool(self.started) and bool(self._outcome_ticket)
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._start_ticket)
 
     @property
     def deadline(self) -> float | None:
@@ -98,4 +105,12 @@ class Holdings:
         return sorted((h for h in self if h.is_running), key=lambda h: h.started)
 
     def waiting(self) -> list[Holding]:
-        return [h for h in self if not h.started and not h.is_decided]
+        return [h for h in self if h.is_waiting]
+
+
+def _pop(ticket: list[None]) -> bool:
+    try:
+        ticket.pop()
+    except IndexError:
+        return False
+    return True

@@ -18,7 +18,7 @@ from .tally import Reports, Tally
 
 #: Seconds between two looks at everything held.
 INTERVAL = 0.05
-#: Seconds an async handler has to end after it was cancelled.
+#: Seconds an async handler has to end after its own time limit cancelled it.
 CANCELLATION = 1.0
 
 
@@ -49,8 +49,8 @@ class Leases:
 
     def _keep(self, due: Sequence[Holding], now: float) -> None:
         """Renew what runs at half its lease; what has waited that long unstarted goes back."""
-        waiting = [h for h in due if not h.started]
-        self._refund([h for h in waiting if h.until <= now and h.decide()])
+        waiting = [h for h in due if h.is_waiting]
+        self._refund([h for h in waiting if h.until <= now and h.take()])
         self._executors.give_back(h for h in waiting if h.until > now)
         running = {h.message.id: h for h in due if h.is_running}
         if running:
@@ -81,6 +81,7 @@ class Leases:
         tokens = {h.message.id: h.message.token for h in over}
         in_transaction(lambda tx: refunding(tx, tokens), using=self._options.using)
         for holding in over:
+            holding.decide()
             self._holdings.remove(holding.message.id)
         self._tally.released += len(over)
 
@@ -89,7 +90,8 @@ class Leases:
         deadline = holding.deadline
         if deadline is None or now < deadline:
             return
-        if self._executors.cancel(holding) and now < deadline + CANCELLATION:
+        is_async = holding.handler is not None and holding.handler.is_async
+        if is_async and now < deadline + CANCELLATION:
             return
         if not holding.decide():
             return

@@ -34,6 +34,7 @@ class WorkerProcess:
         self.options = options
         self.woken = threading.Event()
         self.recycling = ""
+        self._crash: BaseException | None = None
         self._holdings = Holdings(ledger or Ledger())
         self._breakers = Breakers(worker=options.name, using=options.using, handlers=handlers)
         self._executors = Executors(
@@ -75,9 +76,23 @@ class WorkerProcess:
             queues=", ".join(self.options.queues or ["all"]),
         )
         self.pump.prepare = self._prepare
-        self.pump.run()
+        # Not in the main thread: a signal handler that sets an event its own thread is just about
+        # to wait for would wait for itself.
+        pump = threading.Thread(target=self._pump, name="deadletter-pump", daemon=True)
+        pump.start()
+        pump.join()
         self._end()
+        if self._crash is not None:
+            raise self._crash
         return RECYCLE if self.recycling else 0
+
+    def _pump(self) -> None:
+        try:
+            self.pump.run()
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            self._crash = error
+        finally:
+            connections.close_all()
 
     def stop(self, *, at_once: bool = False) -> None:
         """Finish what runs within the grace; at once: give everything back now."""

@@ -125,10 +125,13 @@ class Pump:
         self._collect()
         looking = self._claiming and (woken or bool(self._reports) or now >= self._next_look)
         room = self._room(now) if looking else 0
+        if looking and not room:
+            self._next_look = now + FLUSH
         if self._reports or room:
             self._exchange(room)
-        else:
-            self._forget(self._reports)
+        elif self._reports.settled or self._reports.overtaken:
+            reports, self._reports = self._reports, Reports()
+            self._settled(reports, WorkBatch(""))
 
     def _collect(self) -> None:
         """Take over what the executors have finished."""
@@ -230,7 +233,8 @@ class Pump:
             self.tally.lost -= len(done)
             self.tally.completed += sum(item.id in done for item in reports.completions)
         self._unsure.clear()
-        self._forget(reports)
+        for id in (*reports.ids, *reports.settled, *reports.overtaken):
+            self._holdings.remove(id)
         for id in (*lost, *reports.overtaken):
             event(
                 logging.WARNING,
@@ -239,16 +243,6 @@ class Pump:
                 "whoever holds it now settles it",
                 message_id=id,
             )
-
-    def _forget(self, reports: Reports) -> None:
-        """Let go of what is settled, whether by this report or by its own transaction."""
-        for id in (*reports.ids, *reports.settled, *reports.overtaken):
-            self._holdings.remove(id)
-        if not reports:
-            self.tally.completed += len(reports.settled)
-            self.tally.lost += len(reports.overtaken)
-            reports.settled.clear()
-            reports.overtaken.clear()
 
     def _claimed(self, batch: WorkBatch, asked: float, room: int) -> None:
         for run in batch.runs():
@@ -267,6 +261,7 @@ class Pump:
     def _put_back(self, run: Sequence[Holding], wait: float) -> None:
         """A breaker holds the name: uncounted, and spread so that they do not return as one."""
         for holding in run:
+            holding.take()
             holding.decide()
             delay = wait * random.uniform(1.0, 1.2)  # noqa: S311 - spreads, hides no secret
             self._reports.add(Release(holding.message.id, delay, holding.message.token))
@@ -293,7 +288,7 @@ class Pump:
         if now >= self._stop_at:
             running = self._holdings.running()
             self.abandoned += len(running)
-            self._executors.give_back(running)
+            self._executors.abandon(running)
 
     def _wait(self) -> None:
         """Sleep until something is due, or an executor, a sender or a signal says so."""

@@ -101,9 +101,10 @@ class Command(BaseCommand):
         _check_queues(options)
         if given["processes"] > 1:
             leave(self._supervise(options, given["processes"]), at_once=False)
+        shutdown = Shutdown()
         process = WorkerProcess(options)
-        code = process.run(Shutdown())
-        if code == RECYCLE and process.has_stuck_threads:
+        code = process.run(shutdown)
+        if code == RECYCLE and process.has_stuck_threads and not shutdown.count:
             start_again()
         leave(0, at_once=process.has_stuck_threads)
 
