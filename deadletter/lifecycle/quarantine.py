@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import signals
-from ..failures import HISTORY_LIMIT, cause_of, fingerprint
+from ..failures import HISTORY_LIMIT, cause_of, fingerprint, printable
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
 from . import streams
@@ -110,7 +110,7 @@ class _Dying:
     @property
     def verdict(self) -> str:
         if self.death.verdict:
-            return self.death.verdict
+            return printable(self.death.verdict)
         number = self.max_attempts if self.death.max_attempts is None else self.death.max_attempts
         limit = "unlimited" if number is None else max(number, 1)
         return f"gave up after {self.attempts} of {limit} attempts"

@@ -162,7 +162,8 @@ UPDATE deadletter_message m
        error = CASE WHEN m.lease_token IS NULL THEN m.error ELSE
                'worker ' || m.worker || ' did not report before its lease ran out' END,
        history = CASE WHEN m.lease_token IS NULL THEN m.history ELSE
-               CASE WHEN jsonb_array_length(m.history) >= %(history_limit)s
+               CASE WHEN jsonb_typeof(m.history) <> 'array' THEN '[]'::jsonb
+                    WHEN jsonb_array_length(m.history) >= %(history_limit)s
                     THEN m.history - 0 ELSE m.history END
                || jsonb_build_array(jsonb_build_object(
                     'at', m.available_at, 'worker', m.worker, 'attempt', m.attempts, 'reason', 10,
@@ -259,7 +260,8 @@ UPDATE deadletter_message m
        available_at = %(now)s + r.delay * interval '1 microsecond',
        lease_token = NULL, worker = NULL,
        history = CASE WHEN r.entry IS NULL THEN m.history ELSE
-           CASE WHEN jsonb_array_length(m.history) >= %(history_limit)s
+           CASE WHEN jsonb_typeof(m.history) <> 'array' THEN '[]'::jsonb
+                WHEN jsonb_array_length(m.history) >= %(history_limit)s
                 THEN m.history - 0 ELSE m.history END
            || jsonb_build_array(r.entry || jsonb_build_object(
                 'at', %(now)s, 'worker', m.worker, 'attempt', m.attempts)) END
@@ -355,7 +357,8 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
 UPDATE deadletter_message m
    SET failure_reason = 10,
        error = 'worker ' || m.worker || ' did not report before its lease ran out',
-       history = CASE WHEN jsonb_array_length(m.history) >= %(history_limit)s
+       history = CASE WHEN jsonb_typeof(m.history) <> 'array' THEN '[]'::jsonb
+                      WHEN jsonb_array_length(m.history) >= %(history_limit)s
                       THEN m.history - 0 ELSE m.history END
            || jsonb_build_array(jsonb_build_object(
                 'at', m.available_at, 'worker', m.worker, 'attempt', m.attempts, 'reason', 10,
