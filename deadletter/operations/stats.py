@@ -10,7 +10,7 @@ from django.db import router
 from django.db.models import Count, F, Min, Q
 
 from .. import clock
-from ..models import Message, PoisonRecord, Queue
+from ..models import Breaker, Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
 
 
@@ -36,6 +36,8 @@ class Stats:
     retries: dict[int, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     candidates: int = 0
+    #: Message names held back by a circuit breaker, and until when.
+    breakers: dict[str, datetime] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,6 +66,7 @@ def stats(*, using: str | None = None) -> Stats:
     for row in failed.values("failure_reason").annotate(n=Count("pk")).order_by("-n"):
         found.reasons[FailureReason.read(row["failure_reason"]).name] = row["n"]
     found.candidates = _candidates(alias, 10).count()
+    found.breakers = dict(Breaker.objects.using(alias).values_list("name", "until"))
     return found
 
 
