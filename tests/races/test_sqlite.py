@@ -56,6 +56,7 @@ def stand_still(connection, name, params):
 
 sql.run = stand_still
 print("ready", flush=True)
+sys.stdin.readline()
 if die_in:
     batch = claim(["q"], worker="killed")
     fail(batch.token, [Failure(id, error="x", permanent=True) for id in batch.ids])
@@ -76,6 +77,7 @@ def worker(*arguments: str) -> subprocess.Popen:
         [sys.executable, "-c", WORKER, *arguments],
         cwd=settings.BASE_DIR,
         env={**os.environ, "DATABASE_URL": f"sqlite:///{path}"},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -84,14 +86,18 @@ def worker(*arguments: str) -> subprocess.Popen:
 
 def test_processes_on_one_file_execute_every_message_once_and_meet_no_locked_database(queue):
     ids = send_many(
-        [Outgoing("m", stream=f"s{n % 7}" if n % 2 else None) for n in range(200)], queue="q"
+        [Outgoing("m", stream=f"s{n % 7}" if n % 2 else None) for n in range(300)], queue="q"
     )
 
     workers = [worker() for _ in range(3)]
+    assert [process.stdout.readline() for process in workers] == ["ready\n"] * 3
+    for process in workers:
+        process.stdin.write("go\n")
+        process.stdin.flush()
     outputs = [process.communicate(timeout=PATIENCE * 3) for process in workers]
 
     assert [process.returncode for process in workers] == [0, 0, 0], outputs
-    executed = [[int(line) for line in out.split()[1:]] for out, _ in outputs]
+    executed = [[int(line) for line in out.split()] for out, _ in outputs]
     assert Counter(id for each in executed for id in each) == Counter(ids)
     assert sum(bool(each) for each in executed) > 1, "only one of them ever worked"
     assert Message.objects.count() == 0
@@ -172,6 +178,8 @@ def test_a_writer_killed_inside_a_transaction_leaves_nothing_half_written(queue,
     message = send("m", queue="q")
     process = worker(statement)
     assert process.stdout.readline() == "ready\n"
+    process.stdin.write("go\n")
+    process.stdin.flush()
     assert process.stdout.readline() == "inside\n"
     locked = claim_is_locked_out()
 
