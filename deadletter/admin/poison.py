@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten_fieldsets
+from django.db import router
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Left
 from django.http import HttpRequest
@@ -13,7 +14,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import operations
-from ..models import PoisonRecord
+from ..models import PoisonRecord, Queue
 from ..status import FailureReason
 from .readonly import QueueFilter, ReadOnlyAdmin, as_id
 from .showing import reason_name, show_history, show_json, show_text
@@ -58,8 +59,10 @@ class PoisonRecordAdmin(ReadOnlyAdmin):
     list_display_links = ("message_id", "name")
     list_filter = (PoisonQueueFilter, ReasonFilter)
     ordering = ("-id",)
-    search_fields = ("message_id", "fingerprint", "instance")
-    search_help_text = _("The whole of a message id, a fingerprint or an instance.")
+    search_fields = ("message_id", "fingerprint", "instance", "stream")
+    search_help_text = _(
+        "The whole of a message id, a fingerprint, an instance or a stream that stands still."
+    )
     actions = ("retry",)
     fieldsets = (
         (None, {"fields": ("message_id", "name", "queue", "poisoned_at", "poisoned_by")}),
@@ -104,7 +107,10 @@ class PoisonRecordAdmin(ReadOnlyAdmin):
         return rows.annotate(start=Left("last_error", ERROR_START + 1))
 
     def matches(self, term: str) -> Q:
-        found = Q(fingerprint=term) | Q(instance=term)
+        queues = Queue.objects.using(router.db_for_write(Queue)).values_list("name", flat=True)
+        # Only halted streams are indexed, and the index begins with the queue.
+        halted = Q(halts=True, queue__in=list(queues), stream=term)
+        found = Q(fingerprint=term) | Q(instance=term) | halted
         id = as_id(term)
         return found if id is None else found | Q(message_id=id)
 

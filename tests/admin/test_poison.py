@@ -95,6 +95,16 @@ def test_a_record_is_found_by_whole_values(admin_client: Client, poisoned, colum
     assert shown(response) == [record.pk]
 
 
+def test_what_halts_a_stream_is_found_by_the_stream(admin_client: Client, poisoned) -> None:
+    Queue.objects.create(name="ledger", stream_policy="halt")
+    poisoned(stream="account-1")
+    record = poisoned(stream="account-1", queue="ledger")
+
+    response = admin_client.get(url("poisonrecord"), {"q": "account-1"})
+
+    assert shown(response) == [record.pk]
+
+
 def retry(browser: Client, *ids: int, **more: str):
     data = {"action": "retry", "_selected_action": [str(id) for id in ids], **more}
     return browser.post(url("poisonrecord"), data, follow=True)

@@ -1,0 +1,219 @@
+"""What the documentation says is true: samples run, names exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import load_command_class
+
+from deadletter import FailureReason, Status, conf, sql, testing
+from deadletter.models import Message, OnPoison, PoisonRecord, Queue, StreamPolicy
+from deadletter.worker.registry import registry
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+#: Words in capitals that are nobody's constant but ours to mention.
+OTHER_CAPITALS = {"DEADLETTER", "DATABASE_URL", "INSTALLED_APPS", "LOGGING", "DATABASES"}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def blocks(page: Path, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def prose(page: Path) -> str:
+    """Return the text without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def quoted(page: Path) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", prose(page))
+
+
+def table(page: Path, heading: str) -> list[list[str]]:
+    """Return the cells of the rows of the table whose first column has this heading."""
+    rows, inside = [], False
+    for line in prose(page).splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and cells[0] == heading:
+            inside = True
+        elif not line.startswith("|"):
+            inside = False
+        elif inside and not cells[0].startswith("---"):
+            rows.append(cells)
+    assert rows, f"{page.name} has no table {heading!r}"
+    return rows
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@pytest.fixture
+def quick_start(db: None) -> Any:
+    """Run the samples of the README, file by file, as one module; forget its handlers after."""
+    before = set(registry.names())
+    samples: dict[str, str] = {}
+    for block in blocks(README):
+        file = re.match(r"# (\S+\.py)\n", block)
+        assert file, f"a sample does not say which file it belongs to:\n{block}"
+        samples[file[1]] = samples.get(file[1], "") + block
+    space: dict[str, Any] = {"__name__": "shop.samples"}
+    for file in ("shop/handlers.py", "shop/orders.py", "shop/tests.py"):
+        exec(compile(samples.pop(file), file, "exec"), space)
+    settings: dict[str, Any] = {}
+    exec(samples.pop("settings.py"), settings)
+    assert not samples, "samples nobody runs"
+    space["settings"] = settings
+    yield space
+    for name in set(registry.names()) - before:
+        registry.remove(name)
+
+
+def test_the_settings_of_the_quick_start_are_valid(quick_start, settings) -> None:
+    settings.DEADLETTER = quick_start["settings"]["DEADLETTER"]
+
+    assert conf.problems() == []
+    assert quick_start["settings"]["INSTALLED_APPS"] == ["deadletter"]
+
+
+def test_the_quick_start_sends_and_handles(quick_start, counts, clock) -> None:
+    Queue.objects.create(name="mail", **quick_start["settings"]["DEADLETTER"]["QUEUES"]["mail"])
+
+    quick_start["place_order"](1, quantity=2)
+    quick_start["place_many"]([2, 3])
+    assert counts() == {"pending": 3, "scheduled": 1}
+    clock.advance(301)
+
+    assert testing.drain().completed == 4
+    assert counts() == {}
+
+
+def test_the_tests_of_the_quick_start_pass(quick_start) -> None:
+    found = [name for name in quick_start if name.startswith("test_")]
+    assert len(found) == 2
+
+    for name in found:
+        quick_start[name](None)
+        Message.objects.all().delete()
+        PoisonRecord.objects.all().delete()
+
+
+@each_page
+def test_every_sample_is_python(page: Path) -> None:
+    for block in blocks(page):
+        compile(block, str(page), "exec")
+
+
+@each_page
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.is_file(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def worker_options() -> set[str]:
+    parser = load_command_class("deadletter", "run_worker").create_parser("manage.py", "run_worker")
+    return {option for action in parser._actions for option in action.option_strings}
+
+
+@each_page
+def test_every_option_exists(page: Path) -> None:
+    options = {text.split("=")[0] for text in quoted(page) if re.match(r"--[a-z]", text)}
+
+    assert options <= worker_options()
+
+
+def test_the_readme_lists_every_option_of_the_worker() -> None:
+    listed = {name for row in table(README, "option") for name in names(row[0])}
+    common = {"--help", "--version", "--verbosity", "--settings", "--pythonpath", "--traceback"}
+    common |= {"--no-color", "--force-color", "--skip-checks"}
+
+    assert listed == {name for name in worker_options() if name.startswith("--")} - common
+
+
+def test_the_readme_lists_every_setting_and_its_default() -> None:
+    listed = [name for row in table(README, "key") for name in names(row[0])]
+
+    assert sorted(listed) == sorted(conf._READERS)
+    defaults = conf.Settings()
+    assert defaults.payload_limit == 262144
+    assert defaults.stream_cap == 25
+    assert defaults.handler_timeout is not None
+    assert defaults.handler_timeout.total_seconds() == 3600
+
+
+def test_the_readme_lists_every_field_of_a_queue() -> None:
+    listed = [name for row in table(README, "field of a queue") for name in names(row[0])]
+    fields = [field.name for field in Queue._meta.concrete_fields]
+
+    assert sorted(listed) == sorted(set(fields) - {"id", "name"})
+
+
+def test_the_readme_lists_every_stream_policy() -> None:
+    assert [names(row[0])[0] for row in table(README, "policy")] == list(StreamPolicy)
+    assert "quarantine" in OnPoison
+
+
+@each_page
+def test_every_constant_exists(page: Path) -> None:
+    known = set(FailureReason.__members__) | set(Status.__members__) | set(conf._READERS)
+    mentioned = {text for text in quoted(page) if re.fullmatch(r"[A-Z][A-Z_]{3,}", text)}
+
+    assert mentioned <= known | OTHER_CAPITALS
+
+
+@each_page
+def test_every_dotted_name_exists(page: Path) -> None:
+    modules = ("lifecycle", "operations", "testing", "signals", "models", "clock", "conf")
+    for text in quoted(page):
+        path = text.split("(")[0].removeprefix("deadletter.")
+        module, _, name = path.partition(".")
+        if module not in modules or "/" in text or text.endswith(".py") or not name:
+            continue
+        found: Any = importlib.import_module(f"deadletter.{module}")
+        for part in name.split("."):
+            assert hasattr(found, part), f"{page.name}: {text}"
+            found = getattr(found, part)
+
+
+@each_page
+def test_every_file_named_exists(page: Path) -> None:
+    for text in quoted(page):
+        if re.fullmatch(r"[\w./-]+/[\w.-]+\.(py|sql|html|md)", text):
+            assert (ROOT / text).exists() or (ROOT / "deadletter" / text).exists(), text
+
+
+def test_every_statement_named_in_the_architecture_exists() -> None:
+    page = ROOT / "docs" / "architecture.md"
+    named = {name for row in table(page, "step") for name in names(row[2])}
+
+    assert named <= set(sql.statements("postgresql"))
+    # A statement nobody is told about is a verb nobody is told about.
+    assert set(sql.statements("postgresql")) <= named
+
+
+def test_every_index_is_described_in_the_architecture() -> None:
+    page = ROOT / "docs" / "architecture.md"
+    listed = {name for row in table(page, "index") for name in names(row[0])}
+    real = {index.name for model in (Message, PoisonRecord) for index in model._meta.indexes}
+    unique = {c.name for c in Message._meta.constraints if hasattr(c, "fields")}
+
+    assert listed == real | unique
