@@ -11,7 +11,7 @@ CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix clean
+.PHONY: help demo test check matrix bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
@@ -33,6 +33,9 @@ check: $(INSTALLED) ## Lint, format, types, import directions, migrations, syste
 
 matrix: ## Run the tests on each supported pair of Python and Django
 	@exec .ci/matrix $(ARGS)
+
+bench: $(INSTALLED) ## Measure pickup latency, idle cost and drain rate on a private PostgreSQL
+	@exec $(BIN)/python -m benchmarks.worker $(ARGS)
 
 clean: ## Remove environments, databases, caches
 	rm -rf $(VENV) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

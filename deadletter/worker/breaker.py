@@ -90,6 +90,8 @@ class Breakers:
 
     def exchange(self) -> None:
         """Write what changed here to the table and read what changed elsewhere."""
+        if not self._handlers.has_circuits:
+            return
         with self._lock:
             changed, self._changed = self._changed, {}
         for name, error in changed.items():

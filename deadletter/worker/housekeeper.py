@@ -28,6 +28,8 @@ from .pump import Pump
 
 #: Seconds between two rounds.
 TICK = 1.0
+#: How soon a new queue, or one that a pattern now matches, is found.
+QUEUES = 3.0
 HEARTBEAT = 5.0
 SWEEP = 60.0
 SUMMARY = 60.0
@@ -59,7 +61,8 @@ class Housekeeper(threading.Thread):
         # A fleet started together should not sweep together.
         start = monotonic()
         self._due = {
-            "heartbeat": 0.0,
+            "queues": start + QUEUES,
+            "heartbeat": start + HEARTBEAT,
             "sweep": start + random.uniform(0, SWEEP),  # noqa: S311 - spreads, hides no secret
             "summary": start + SUMMARY,
         }
@@ -104,8 +107,9 @@ class Housekeeper(threading.Thread):
             self._recycle("its supervisor is gone")
         if self.pump is not None and self.pump.leases.stuck:
             self._recycle("a handler does not end")
-        self.refresh()
         self._breakers.exchange()
+        if self._is_due("queues", QUEUES):
+            self.refresh()
         if self._is_due("heartbeat", HEARTBEAT):
             self.beat()
             self._check_memory()

@@ -34,7 +34,7 @@ AHEAD = 0.05
 #: The first pause after an empty look; doubled up to `poll`.
 SHORTEST_PAUSE = 0.002
 #: Seconds after the last message during which pauses stay short: see lifecycle.notify.
-ALERT = 0.1
+ALERT = 0.05
 #: The longest pause between two tries to reach the database.
 LONGEST_RETRY = 5.0
 #: Seconds a stopping worker waits for a database that is away before it leaves its leases to time.

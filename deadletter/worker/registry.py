@@ -80,6 +80,10 @@ class Registry:
     def names(self) -> list[str]:
         return sorted(self._handlers)
 
+    @property
+    def has_circuits(self) -> bool:
+        return any(handler.circuit is not None for handler in self._handlers.values())
+
     def limits(self) -> dict[str, int | None]:
         """Return the attempts of handlers that do not leave them to the queue."""
         return {

@@ -1,0 +1,1 @@
+"""Measurements anybody can repeat: `make bench`."""
