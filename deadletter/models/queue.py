@@ -115,19 +115,18 @@ class Queue(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Validate, also outside forms: a bad policy would only show when a message fails."""
         using = kwargs.get("using") or router.db_for_write(Queue, instance=self)
+        # Validation asks this database, not the default one.
         self._state.db = using
         with transaction.atomic(using=using):
             # Two queues naming each other at the same moment must see each other.
             list(type(self).objects.using(using).select_for_update().order_by("id").values("id"))
-            # Validation asks this database, not the default one.
-            self._state.db = using
             self.full_clean(validate_unique=False, validate_constraints=False)
             self._refuse_a_second_of_that_name(using)
             super().save(*args, **kwargs)
 
     def clean(self) -> None:
         super().clean()
-        problems = self._dead_queue_problems() | self._duration_problems()
+        problems = self._dead_queue_problems() | self._number_problems()
         if problems:
             raise ValidationError(problems)
 
@@ -147,11 +146,13 @@ class Queue(models.Model):
                 return {}
             return {"dead_queue": [gettext("on_poison is dead_queue, but no dead queue is named.")]}
         found = []
+        # Read again: the object given may be older than the row.
+        stored = Queue.objects.using(self._alias()).filter(pk=target.pk).first()
         if target.pk == self.pk and self.pk is not None:
             found.append(gettext("A queue cannot be its own dead queue."))
-        elif not Queue.objects.using(self._alias()).filter(pk=target.pk).exists():
+        elif stored is None:
             found.append(gettext("That dead queue does not exist; create it first."))
-        elif target.dead_queue_id is not None:
+        elif stored.dead_queue_id is not None:
             found.append(
                 gettext("%(name)s already has a dead queue of its own; dead queues do not chain.")
                 % {"name": target.name}
@@ -164,16 +165,24 @@ class Queue(models.Model):
             )
         return {"dead_queue": found} if found else {}
 
-    def _duration_problems(self) -> dict[str, list[str]]:
+    def _number_problems(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        if self.lease_timeout is not None and self.lease_timeout <= timedelta(0):
+        if self.jitter != self.jitter:  # NaN passes every comparison of the validators
+            found["jitter"] = [gettext("Must be a number from 0 to 1.")]
+        # What is no duration has been refused by its field; clean() runs all the same.
+        lease, expiry = _duration(self.lease_timeout), _duration(self.expire_timeout)
+        if lease is not None and lease <= timedelta(0):
             found["lease_timeout"] = [gettext("A lease must last longer than nothing.")]
-        if self.expire_timeout is not None:
-            if self.expire_timeout <= timedelta(0):
+        if expiry is not None:
+            if expiry <= timedelta(0):
                 found["expire_timeout"] = [gettext("Messages would be dead on arrival.")]
-            elif self.lease_timeout is not None and self.lease_timeout > self.expire_timeout:
+            elif lease is not None and lease > expiry:
                 found["expire_timeout"] = [gettext("Must not be shorter than the lease timeout.")]
         return found
 
     def _alias(self) -> str:
         return self._state.db or router.db_for_write(Queue)
+
+
+def _duration(value: Any) -> timedelta | None:
+    return value if isinstance(value, timedelta) else None

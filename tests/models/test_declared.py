@@ -1,0 +1,84 @@
+"""Queues declared in settings exist after migrate; from then on the row is the truth."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+
+from deadletter.models import Queue
+
+pytestmark = pytest.mark.django_db
+
+
+def migrate() -> None:
+    call_command("migrate", verbosity=0)
+
+
+def test_a_default_queue_exists_without_being_declared(settings):
+    del settings.DEADLETTER
+    Queue.objects.all().delete()
+
+    migrate()
+
+    assert list(Queue.objects.values_list("name", flat=True)) == ["default"]
+
+
+def test_declared_queues_are_created_with_their_policy(settings):
+    settings.DEADLETTER = {
+        "QUEUES": {"mail": {"max_attempts": 3, "backoff_base": 10, "stream_policy": "halt"}}
+    }
+
+    migrate()
+
+    queue = Queue.objects.get(name="mail")
+    assert (queue.max_attempts, queue.stream_policy) == (3, "halt")
+    assert queue.backoff_base.total_seconds() == 10
+
+
+def test_what_an_operator_edited_is_not_overwritten(settings):
+    settings.DEADLETTER = {"QUEUES": {"mail": {"max_attempts": 3}}}
+    migrate()
+    Queue.objects.filter(name="mail").update(max_attempts=9, paused=True)
+
+    migrate()
+
+    queue = Queue.objects.get(name="mail")
+    assert (queue.max_attempts, queue.paused) == (9, True)
+
+
+def test_a_queue_no_longer_declared_stays(settings):
+    settings.DEADLETTER = {"QUEUES": {"mail": {}}}
+    migrate()
+    settings.DEADLETTER = {}
+
+    migrate()
+
+    assert Queue.objects.filter(name="mail").exists()
+
+
+def test_a_dead_queue_may_be_declared_in_any_order(settings):
+    settings.DEADLETTER = {"QUEUES": {"mail": {"dead_queue": "zombies"}, "zombies": {}}}
+
+    migrate()
+
+    queue = Queue.objects.get(name="mail")
+    assert (queue.dead_queue.name, queue.on_poison) == ("zombies", "dead_queue")
+
+
+def test_a_dead_queue_that_does_not_exist_is_refused_by_name(settings):
+    settings.DEADLETTER = {"QUEUES": {"mail": {"dead_queue": "nowhere"}}}
+
+    with pytest.raises(Exception, match="nowhere"):
+        migrate()
+
+    assert not Queue.objects.filter(name="mail").exists()
+
+
+def test_a_bad_policy_is_refused(settings):
+    settings.DEADLETTER = {"QUEUES": {"mail": {"lease_timeout": 100, "expire_timeout": 1}}}
+
+    with pytest.raises(ValidationError):
+        migrate()
+
+    assert not Queue.objects.filter(name="mail").exists()
