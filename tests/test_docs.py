@@ -19,7 +19,7 @@ README = ROOT / "README.md"
 PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Words in capitals that are nobody's constant but ours to mention.
-OTHER_CAPITALS = {"DEADLETTER", "DATABASE_URL", "INSTALLED_APPS", "LOGGING", "DATABASES"}
+OTHER_CAPITALS = {"DEADLETTER", "DATABASE_URL", "INSTALLED_APPS", "LOGGING", "DATABASES", "NOTIFY"}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -134,11 +134,23 @@ def worker_options() -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
 
+def operator_options() -> set[str]:
+    parser = load_command_class("deadletter", "deadletter").create_parser("manage.py", "deadletter")
+    parts = [action for action in parser._actions if isinstance(action.choices, dict)]
+    return {
+        option
+        for part in parts
+        for subparser in part.choices.values()
+        for action in subparser._actions
+        for option in action.option_strings
+    }
+
+
 @each_page
 def test_every_option_exists(page: Path) -> None:
-    options = {text.split("=")[0] for text in quoted(page) if re.match(r"--[a-z]", text)}
+    options = {re.split("[= ]", text)[0] for text in quoted(page) if re.match(r"--[a-z]", text)}
 
-    assert options <= worker_options()
+    assert options <= worker_options() | operator_options()
 
 
 def test_the_readme_lists_every_option_of_the_worker() -> None:

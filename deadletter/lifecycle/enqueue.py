@@ -14,7 +14,8 @@ from django.db import connections, router, transaction
 from .. import clock, sql
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
-from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue, shown
+from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
+from ..failures import shown
 from ..models import Kind, Message, Queue
 from ..payload import accept
 from .notify import notify_after_commit

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import signals
-from ..failures import HISTORY_LIMIT, cause_of, fingerprint, printable
+from ..failures import HISTORY_LIMIT, cause_of, describe, fingerprint, printable
+from ..logs import event
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
 from . import streams
 from .transaction import Transaction
-
-logger = logging.getLogger("deadletter")
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
     for row in dying:
         by_policy.setdefault(row.destination, []).append(row)
     for row in by_policy.pop(OnPoison.DISCARD, []):
-        row.log("discarded message %s %s of queue %s for good: %s")
+        # Said before the commit: a crash right after it must not lose the only trace.
+        _log(row.poisoning(), "message_discarded", "discarded")
     buried = [row.id for row in by_policy.pop(OnPoison.DEAD_QUEUE, [])]
     if buried:
         tx.run("bury", ids=buried)
@@ -68,9 +68,9 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
     if dying:
         tx.run("delete", ids=[row.id for row in dying])
         streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
-    events = {row.id: row.event() for row in dying}
-    _announce(tx, list(events.values()))
-    return events
+    poisonings = {row.id: row.poisoning() for row in dying}
+    _announce(tx, list(poisonings.values()))
+    return poisonings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class _Dying:
             "halts": self.stream is not None and self.stream_policy == StreamPolicy.HALT,
         }
 
-    def event(self) -> Poisoning:
+    def poisoning(self) -> Poisoning:
         return Poisoning(
             message_id=self.id,
             queue=self.queue,
@@ -140,9 +140,6 @@ class _Dying:
             if self.destination == OnPoison.DEAD_QUEUE
             else self.destination,
         )
-
-    def log(self, text: str) -> None:
-        logger.warning(text, self.name, self.id, self.queue, self.verdict)
 
 
 def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
@@ -174,12 +171,14 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
             )
         )
         if row[14] == "broken":
-            logger.warning(
-                "queue %s has no usable dead queue; message %s %s is quarantined instead. "
-                "Correct the queue's policy.",
-                row[11],
-                row[3],
-                row[0],
+            event(
+                logging.WARNING,
+                "dead_queue_broken",
+                "queue {queue} has no usable dead queue; message {name} {message_id} is "
+                "quarantined instead. Correct the queue's policy.",
+                queue=row[11],
+                name=row[3],
+                message_id=row[0],
             )
     return dying
 
@@ -188,26 +187,43 @@ def _lost_text(worker: str | None) -> str:
     return f"worker {worker} did not report before its lease ran out"
 
 
-def _announce(tx: Transaction, events: list[Poisoning]) -> None:
+def _announce(tx: Transaction, poisonings: list[Poisoning]) -> None:
     def tell() -> None:
-        for event in events:
-            logger.warning(
-                "poisoned message %s %s of queue %s after %s attempts (%s, last failure %s): %s",
-                event.name,
-                event.message_id,
-                event.queue,
-                event.attempts,
-                event.reason.name,
-                event.last_failure_reason.name if event.last_failure_reason else "none",
-                event.destination,
-            )
+        for poisoning in poisonings:
+            if poisoning.destination != OnPoison.DISCARD:
+                _log(poisoning, "message_poisoned", "poisoned")
             for receiver, answer in signals.message_poisoned.send_robust(
-                sender=Poisoning, poison=event, using=tx.using
+                sender=Poisoning, poison=poisoning, using=tx.using
             ):
                 if isinstance(answer, Exception):
-                    logger.error(
-                        "receiver %r of message_poisoned raised", receiver, exc_info=answer
+                    event(
+                        logging.ERROR,
+                        "receiver_failed",
+                        "receiver {receiver} of message_poisoned raised {error}",
+                        receiver=repr(receiver),
+                        error=describe(answer).text,
                     )
 
-    if events:
+    if poisonings:
         tx.after_commit(tell)
+
+
+def _log(poisoning: Poisoning, kind: str, what: str) -> None:
+    last = poisoning.last_failure_reason
+    event(
+        logging.WARNING,
+        kind,
+        "{what} message {name} {message_id} of queue {queue} after {attempts} attempts "
+        "({reason}, last failure {last_failure_reason}): {error}",
+        what=what,
+        name=poisoning.name,
+        message_id=poisoning.message_id,
+        queue=poisoning.queue,
+        stream=poisoning.stream,
+        attempts=poisoning.attempts,
+        reason=poisoning.reason.name,
+        last_failure_reason=last.name if last else "none",
+        error=poisoning.last_error or "no error",
+        fingerprint=poisoning.fingerprint,
+        destination=poisoning.destination,
+    )

@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..logs import event
 from ..status import FailureReason
 from . import streams
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
-
-logger = logging.getLogger("deadletter")
 
 #: Rows per transaction, so that a sweep never holds locks for long.
 CHUNK = 500
@@ -66,9 +65,12 @@ def _repair(tx: Transaction) -> int:
     still = {(row[0], row[1]) for row in tx.run("read_stranded")} & set(stranded)
     woken = streams.wake(tx, still)
     for queue_id, stream in sorted(still):
-        logger.error(
-            "stream %r of queue %s had parked messages and nothing to wake them; repaired",
-            stream,
-            queue_id,
+        event(
+            logging.ERROR,
+            "stream_repaired",
+            "stream {stream} of queue {queue_id} had parked messages and nothing to wake them; "
+            "repaired. Please report this: it should never happen",
+            stream=stream,
+            queue_id=queue_id,
         )
     return len(woken)
