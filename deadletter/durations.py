@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-from .exceptions import shown
+from .failures import shown
 
 Duration = timedelta | float | int
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-
-def shown(value: object) -> str:
-    """Return a value as an error message may quote it. An integer of 5,000 digits has no repr."""
-    try:
-        return f"{value!r:.100}"
-    except Exception as error:  # noqa: BLE001 - any class may raise anything here
-        return f"<{type(value).__name__}: {type(error).__name__}>"
+from .durations import as_timedelta
 
 
 class DeadletterError(Exception):
@@ -76,4 +70,5 @@ class Retry(DeadletterError):
 
     def __init__(self, why: str = "", *, after: timedelta | float | None = None) -> None:
         super().__init__(why)
-        self.after = after
+        # Refused here, in the handler, where it is one message's failure.
+        self.after = None if after is None else as_timedelta(after, field="after")

@@ -37,6 +37,14 @@ def printable(text: object, *, limit: int = ERROR_LIMIT) -> str:
     return data[: limit - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
 
 
+def shown(value: object) -> str:
+    """Return a value as an error message may quote it. An integer of 5,000 digits has no repr."""
+    try:
+        return f"{value!r:.100}"
+    except Exception as error:  # noqa: BLE001 - any class may raise anything here
+        return f"<{type(value).__name__}: {type(error).__name__}>"
+
+
 _CUT = "[…]"
 #: Control characters other than tab and newline, as the replacement character.
 _UNPRINTABLE = dict.fromkeys((*range(32), *range(127, 160)), "�")

@@ -40,5 +40,5 @@ class FailureReason(enum.IntEnum):
     @classmethod
     def read(cls, number: int | None) -> FailureReason:
         """Turn a stored number into a reason; a number from the future reads as UNKNOWN."""
-        known = cls._value2member_map_.get(number)
+        known = cls._value2member_map_.get(number) if isinstance(number, int) else None
         return known if isinstance(known, cls) else cls.UNKNOWN

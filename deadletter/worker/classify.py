@@ -23,7 +23,11 @@ def classify(error: BaseException) -> FailureReason:
 
     Never raises: a classifier that fails leaves the exception what it is.
     """
-    own = getattr(error, "failure_reason", None)
+    try:
+        own = getattr(error, "failure_reason", None)
+    except Exception:
+        logger.exception("failure_reason of %s raised", type(error).__name__)
+        own = None
     if own is not None:
         return FailureReason.read(own)
     custom = get_settings().classify
