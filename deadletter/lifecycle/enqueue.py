@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +22,8 @@ from .notify import notify_after_commit
 
 #: Messages stored by one statement of send_many; bounds memory, not the list.
 CHUNK = 5_000
+#: And characters of their payloads.
+CHUNK_SIZE = 4_000_000
 _NOTHING = timedelta(0)
 
 
@@ -95,8 +97,7 @@ def send_many(
     ids: list[int] = []
     with transaction.atomic(using=alias):
         now = clock.transaction_time(connection)
-        for start in range(0, len(rows), CHUNK):
-            chunk = rows[start : start + CHUNK]
+        for chunk in _chunks(rows):
             if connection.vendor == "sqlite":
                 ids += _store_one_by_one(chunk, target, now, alias)
             else:
@@ -108,6 +109,20 @@ def send_many(
 
 asend = sync_to_async(send)
 asend_many = sync_to_async(send_many)
+
+
+def _chunks(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Split by number and by size: PostgreSQL takes 256 MiB of JSON at most, and slowly."""
+    chunk: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row["payload"]) + len(row["headers"] or "")
+        if len(chunk) >= CHUNK or size >= CHUNK_SIZE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _store_together(

@@ -3,7 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from deadletter import MessageRejected, Outgoing, UnknownQueue, send, send_many
 from deadletter.lifecycle import claim
@@ -117,6 +118,16 @@ def test_the_order_of_a_stream_is_the_order_given(clock, settings):
     batch = claim(limit=1000)
     assert batch.ids == ids
     assert [message.payload for message in batch] == list(range(200))
+
+
+def test_no_statement_grows_with_the_size_of_the_messages(clock, counts):
+    # PostgreSQL refuses 256 MiB of JSON: 1,050 of the largest messages in one statement.
+    with CaptureQueriesContext(connection) as statements:
+        ids = send_many([Outgoing("mail", "x" * 262_142) for _ in range(40)])
+
+    assert len(ids) == 40
+    assert max(len(statement["sql"]) for statement in statements) < 5_000_000
+    assert counts() == {"pending": 40}
 
 
 def test_more_than_a_chunk_is_still_one_call(clock, counts, monkeypatch):
