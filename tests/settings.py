@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from project.settings import *  # noqa: F403
-from project.settings import DATABASES, DEADLETTER, SQLITE_OPTIONS
+from project.settings import DATABASES, DEADLETTER, INSTALLED_APPS, SQLITE_OPTIONS
 
 SECRET_KEY = "of the tests"
+
+# Handlers that misbehave, for the tests of the worker.
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample"]
 
 # Hashing is slow on purpose; here only time would be lost.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

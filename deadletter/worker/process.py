@@ -96,6 +96,13 @@ class WorkerProcess:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Finish what runs within the grace; at once: give everything back now."""
+        event(
+            logging.INFO,
+            "worker_stopping",
+            "worker {worker} stops {how}",
+            worker=self.options.name,
+            how="at once" if at_once else f"within {self.options.grace:g} s",
+        )
         self.pump.stop(grace=0.0 if at_once else self.options.grace)
 
     def recycle(self, why: str) -> None:

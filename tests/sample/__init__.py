@@ -1,0 +1,1 @@
+"""An application with handlers that misbehave in every way, for the tests of the worker."""

@@ -1,0 +1,206 @@
+"""Handlers that do what their payload says, and note when they start and finish."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection, transaction
+
+from deadletter import Permanent, Retry, Status, handler
+from deadletter.backoff import BreakerPolicy
+
+from .journal import is_open, note, pass_gate
+
+PACKED = Status(8)
+
+
+@contextmanager
+def noted(message: Any) -> Iterator[dict[str, Any]]:
+    note("start", message)
+    yield message.payload or {}
+    note("finish", message)
+
+
+@handler("sample.work")
+def work(message: Any) -> None:
+    """Sleep, wait at a gate, fail the first times: whatever the payload asks for."""
+    with noted(message) as order:
+        if "gate" in order:
+            pass_gate(order["gate"])
+        if "sleep" in order:
+            time.sleep(order["sleep"])
+        if message.attempt <= order.get("fail", 0):
+            raise RuntimeError(f"as asked, attempt {message.attempt}")
+
+
+@handler("sample.async")
+async def work_async(message: Any) -> None:
+    with noted(message) as order:
+        while "gate" in order and not is_open(order["gate"]):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(order.get("sleep", 0))
+        if message.attempt <= order.get("fail", 0):
+            raise RuntimeError(f"as asked, attempt {message.attempt}")
+
+
+@handler("sample.crash")
+def crash(message: Any) -> None:
+    """Take the whole process along, at every attempt or for the first `times`."""
+    with noted(message) as order:
+        if message.attempt > order.get("times", 1_000):
+            return
+        if "gate" in order:
+            pass_gate(order["gate"])
+        match order["how"]:
+            case "exit":
+                os._exit(3)
+            case "segfault":
+                ctypes.string_at(0)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("sample.crash_often", max_attempts=4)
+def crash_often(message: Any) -> None:
+    """Allows more attempts than its queue."""
+    with noted(message):
+        os._exit(3)
+
+
+@handler("sample.hang", timeout=0.5)
+def hang(message: Any) -> None:
+    with noted(message) as order:
+        message.done(PACKED)
+        if message.attempt > order.get("times", 1_000):
+            return
+        if order.get("how") == "spin":
+            while True:
+                pass
+        while True:
+            time.sleep(1)
+
+
+@handler("sample.async_hang", timeout=0.5)
+async def hang_async(message: Any) -> None:
+    with noted(message) as order:
+        message.done(PACKED)
+        if message.attempt > order.get("times", 1_000):
+            return
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                note("cancelled", message)
+                if order.get("how") != "stubborn":
+                    raise
+
+
+@handler("sample.effect", atomic=True)
+def effect(message: Any) -> None:
+    """Do something in the database that must happen exactly once."""
+    from .models import Effect
+
+    with noted(message) as order:
+        Effect.objects.create(message=message.id, note=order.get("note", ""))
+        if "gate" in order:
+            pass_gate(order["gate"])
+
+
+@handler("sample.dirty")
+def dirty(message: Any) -> None:
+    """Leave something behind for the next message to stumble over."""
+    from django.utils import timezone, translation
+
+    from .models import Effect
+
+    with noted(message) as order:
+        match order["leave"]:
+            case "atomic":
+                transaction.atomic().__enter__()
+                Effect.objects.create(message=message.id)
+            case "autocommit":
+                transaction.set_autocommit(False)
+                Effect.objects.create(message=message.id)
+            case "begin":
+                connection.cursor().execute("BEGIN")
+                connection.cursor().execute(
+                    "INSERT INTO sample_effect (message, note, at) VALUES (%s, '', %s)",
+                    [message.id, timezone.now()],
+                )
+            case "closed":
+                connection.ensure_connection()
+                connection.connection.close()
+            case "language":
+                translation.activate("de")
+                timezone.activate("Asia/Tokyo")
+
+
+@handler("sample.inspect")
+def inspect(message: Any) -> None:
+    """Say in what state a handler is called."""
+    from django.utils import timezone, translation
+
+    from .models import Effect
+
+    with noted(message):
+        state = {
+            "autocommit": connection.get_autocommit(),
+            "in_atomic_block": connection.in_atomic_block,
+            "language": translation.get_language(),
+            "zone": timezone.get_current_timezone_name(),
+            "effects": Effect.objects.count(),
+        }
+        Effect.objects.create(message=message.id, note="inspected")
+        note("state", message, state=state)
+
+
+@handler("sample.refuse")
+def refuse(message: Any) -> None:
+    with noted(message):
+        raise Permanent("never")
+
+
+@handler("sample.later")
+def later(message: Any) -> None:
+    with noted(message):
+        if message.attempt == 1:
+            raise Retry("come back", after=0.3)
+
+
+@handler("sample.broken", breaker=BreakerPolicy(failures=3, window=30, cooldown=1.5))
+def broken(message: Any) -> None:
+    """Fails until a gate is open."""
+    with noted(message):
+        if not is_open("repaired"):
+            raise ConnectionError("the other side is down")
+
+
+if os.environ.get("SAMPLE_KNOWS_NEW"):
+
+    @handler("sample.new")
+    def new(message: Any) -> None:
+        """Known only to workers of the new release."""
+        with noted(message):
+            pass
+
+
+if os.environ.get("SAMPLE_DIES_BEFORE_COMMIT"):
+    # Between the end of an atomic handler and the commit: its work and the completion are written,
+    # neither is committed.
+    from deadletter.worker import executor
+
+    _complete = executor._complete
+
+    def _complete_and_die(message: Any, using: str | None) -> None:
+        _complete(message, using)
+        note("completed", message)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    executor._complete = _complete_and_die
