@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings as django_settings
+from django.utils.module_loading import import_string
 
 from .backoff import BreakerPolicy, UnregisteredBackoff
 from .durations import as_timedelta
@@ -39,6 +40,14 @@ class Settings:
     handler_timeout: timedelta | None = timedelta(hours=1)
     #: Circuit breaker of handlers that say nothing: {"failures", "window", "cooldown"} or None.
     breaker: BreakerPolicy | None = None
+    #: Words of keys whose values are not shown, or a callable that hides what must not be.
+    redact: tuple[str, ...] | Callable[[Any], Any] = (
+        "password",
+        "token",
+        "secret",
+        "authorization",
+        "card",
+    )
     #: First and longest delay of a message whose name no handler knows.
     unregistered_base: timedelta = timedelta(seconds=1)
     unregistered_cap: timedelta = timedelta(seconds=60)
@@ -105,13 +114,21 @@ def _reasons(value: Any) -> frozenset[FailureReason]:
 
 
 def _classifier(value: Any) -> Classifier | None:
-    from django.utils.module_loading import import_string
-
     if isinstance(value, str):
         value = import_string(value)
     if value is not None and not callable(value):
         raise TypeError(f"expected a callable or its dotted path, got {value!r}")
     return value  # type: ignore[no-any-return]
+
+
+def _redact(value: Any) -> Any:
+    if isinstance(value, str):
+        value = import_string(value)
+    if callable(value):
+        return value
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        raise TypeError(f"expected a list of words or a callable, got {value!r}")
+    return tuple(value)
 
 
 def _timeout(value: Any) -> timedelta | None:
@@ -138,6 +155,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "CLASSIFY": _classifier,
     "PAYLOAD_LIMIT": _positive,
     "STREAM_CAP": _positive,
+    "REDACT": _redact,
     "HANDLER_TIMEOUT": _timeout,
     "BREAKER": _breaker,
     "UNREGISTERED_BASE": as_timedelta,
@@ -149,6 +167,7 @@ _HINTS = {
     "CLASSIFY": 'for example "shop.failures.classify"',
     "PAYLOAD_LIMIT": "bytes, for example 262144",
     "STREAM_CAP": "messages of one stream per claim, for example 25",
+    "REDACT": 'for example ["password", "iban"] or "shop.privacy.redact"',
     "HANDLER_TIMEOUT": "seconds, a timedelta, or None for no limit",
     "BREAKER": 'for example {"failures": 10, "window": 60, "cooldown": 30}',
     "UNREGISTERED_BASE": "seconds or a timedelta",

@@ -129,7 +129,7 @@ class PoisonRecordAdmin(ReadOnlyAdmin):
         self._tell(request, outcome)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("deadletter.change_poisonrecord")
+        return request.user.has_perm("deadletter.retry_poison")
 
     def _tell(self, request: HttpRequest, outcome: operations.Retrial) -> None:
         if retried := len(outcome.retried):

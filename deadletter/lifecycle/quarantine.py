@@ -13,7 +13,7 @@ from ..failures import HISTORY_LIMIT, cause_of, describe, fingerprint, printable
 from ..logs import event
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
-from . import streams
+from . import outcomes, streams
 from .transaction import Transaction
 
 
@@ -69,6 +69,7 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
         tx.run("delete", ids=[row.id for row in dying])
         streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
     poisonings = {row.id: row.poisoning() for row in dying}
+    outcomes.mark_deaths(tx, {row.id: row.group for row in dying})
     _announce(tx, list(poisonings.values()))
     return poisonings
 
@@ -103,9 +104,12 @@ class _Dying:
         return None if self.stream is None else (self.queue_id, self.stream)
 
     @property
+    def cause(self) -> str:
+        return cause_of(self.last_reason or self.death.reason, self.exception)
+
+    @property
     def group(self) -> str:
-        cause = cause_of(self.last_reason or self.death.reason, self.exception)
-        return fingerprint(self.name, cause, self.frame or "")
+        return fingerprint(self.name, self.cause, self.frame or "")
 
     @property
     def verdict(self) -> str:
@@ -121,6 +125,8 @@ class _Dying:
             "reason": int(self.death.reason),
             "verdict": self.verdict,
             "fingerprint": self.group,
+            "exception": printable(self.cause)[:200],
+            "frame": printable(self.frame or "")[:300],
             "max_attempts": self.death.max_attempts,
             "halts": self.stream is not None and self.stream_policy == StreamPolicy.HALT,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,10 +14,10 @@ from django.dispatch import Signal
 from .. import signals, sql
 from ..models import Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
-from . import streams
+from . import outcomes, streams
 from .notify import notify_after_commit
 from .quarantine import Death, quarantine
-from .transaction import Stream, Transaction, in_transaction
+from .transaction import Stream, Transaction
 
 
 @dataclass(frozen=True)
@@ -29,61 +30,58 @@ class Verdicts:
 
 
 def retry(
+    tx: Transaction,
     poison_ids: Iterable[int],
     *,
     queue: str | None = None,
     payload: str | None = None,
     delays: Sequence[timedelta] | None = None,
     by: str = "",
-    using: str | None = None,
-) -> Verdicts:
+) -> tuple[Verdicts, list[PoisonRecord]]:
     """
     Put poisoned messages back under their own ids: attempts 0, FAILED cleared, stages kept.
 
-    `payload` is JSON text that passed the door; `delays` are per id, in the order given.
+    `payload` is JSON text that passed the door; the original stays in the history. `delays` are per
+    id, in the order given. Returns also the records as they were.
     """
     ids = list(dict.fromkeys(poison_ids))
     waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
-
-    def work(tx: Transaction) -> Verdicts:
-        records = _lock_poison(tx, ids)
-        there = sorted(records)
-        rows = tx.run(
-            "restore",
-            ids=there,
-            delays=[sql.microseconds(waits[id]) for id in there],
-            queue=queue,
-            payload=payload,
-        )
-        back = {row[0] for row in rows}
-        done = [id for id in there if records[id].message_id in back]
-        PoisonRecord.objects.using(tx.using).filter(pk__in=done).delete()
-        streams.wake(tx, _streams(tx, (records[id] for id in done)))
+    records = _lock_poison(tx, ids)
+    there = sorted(records)
+    edit = {"reason": int(FailureReason.OPERATOR), "error": f"payload edited by {by or '?'}"}
+    rows = tx.run(
+        "restore",
+        ids=there,
+        delays=[sql.microseconds(waits[id]) for id in there],
+        queue=queue,
+        payload=payload,
+        entry=json.dumps(edit),
+    )
+    back = {row[0] for row in rows}
+    done = [id for id in there if records[id].message_id in back]
+    PoisonRecord.objects.using(tx.using).filter(pk__in=done).delete()
+    streams.wake(tx, _streams(tx, (records[id] for id in done)))
+    if done:
         notify_after_commit(tx.using)
-        _announce(tx, signals.poison_retried, [records[id].message_id for id in done], by)
-        left = [records[id] for id in there if id not in set(done)]
-        return Verdicts(done, _absent(ids, records), _why_not(tx, left, queue))
+    _announce(tx, signals.poison_retried, [records[id].message_id for id in done], by)
+    left = [records[id] for id in there if id not in set(done)]
+    verdicts = Verdicts(done, _absent(ids, records), _why_not(tx, left, queue))
+    return verdicts, [records[id] for id in done]
 
-    return in_transaction(work, using=using)
 
-
-def remove(poison_ids: Iterable[int], *, by: str = "", using: str | None = None) -> Verdicts:
+def remove(
+    tx: Transaction, poison_ids: Iterable[int], *, by: str = ""
+) -> tuple[Verdicts, list[PoisonRecord]]:
     """Remove poison records for good; a stream one of them halted goes on."""
     ids = list(dict.fromkeys(poison_ids))
-
-    def work(tx: Transaction) -> Verdicts:
-        records = _lock_poison(tx, ids)
-        PoisonRecord.objects.using(tx.using).filter(pk__in=records).delete()
-        streams.wake(tx, _streams(tx, records.values()))
-        _announce(
-            tx, signals.poison_removed, [record.message_id for record in records.values()], by
-        )
-        return Verdicts(sorted(records), _absent(ids, records))
-
-    return in_transaction(work, using=using)
+    records = _lock_poison(tx, ids)
+    PoisonRecord.objects.using(tx.using).filter(pk__in=records).delete()
+    streams.wake(tx, _streams(tx, records.values()))
+    _announce(tx, signals.poison_removed, [record.message_id for record in records.values()], by)
+    return Verdicts(sorted(records), _absent(ids, records)), list(records.values())
 
 
-def hurry(message_ids: Iterable[int], *, using: str | None = None) -> Verdicts:
+def hurry(tx: Transaction, message_ids: Iterable[int]) -> Verdicts:
     """Retry failed messages now instead of at the end of their backoff, with a fresh count."""
 
     def work(tx: Transaction, message: Message, state: str) -> str:
@@ -96,10 +94,10 @@ def hurry(message_ids: Iterable[int], *, using: str | None = None) -> Verdicts:
         )
         return ""
 
-    return _each_waiting(message_ids, work, using)
+    return _each_waiting(tx, message_ids, work)
 
 
-def let_pass(message_ids: Iterable[int], *, using: str | None = None) -> Verdicts:
+def let_pass(tx: Transaction, message_ids: Iterable[int]) -> Verdicts:
     """Release messages by name: each may pass a waiting or poisoned predecessor of its stream."""
 
     def work(tx: Transaction, message: Message, state: str) -> str:
@@ -113,11 +111,11 @@ def let_pass(message_ids: Iterable[int], *, using: str | None = None) -> Verdict
         _rows(tx, message).update(**changes)
         return ""
 
-    return _each_waiting(message_ids, work, using)
+    return _each_waiting(tx, message_ids, work)
 
 
 def poison(
-    message_ids: Iterable[int], *, why: str, by: str = "operator", using: str | None = None
+    tx: Transaction, message_ids: Iterable[int], *, why: str, by: str = "operator"
 ) -> Verdicts:
     """Quarantine messages by hand. One that is being handled is refused."""
 
@@ -127,44 +125,43 @@ def poison(
         quarantine(tx, [Death(message.pk, FailureReason.OPERATOR, why)], by=by)
         return ""
 
-    return _each_waiting(message_ids, work, using)
+    return _each_waiting(tx, message_ids, work)
 
 
-def discard(message_ids: Iterable[int], *, using: str | None = None) -> Verdicts:
+def discard(tx: Transaction, message_ids: Iterable[int]) -> Verdicts:
     """Remove waiting messages for good. One that is being handled is refused."""
 
     def work(tx: Transaction, message: Message, state: str) -> str:
         if state == "active":
             return f"message {message.pk} is active; wait for its lease to end"
         tx.run("delete", ids=[message.pk])
+        outcomes.mark_removed(tx, [message.pk])
         return ""
 
-    return _each_waiting(message_ids, work, using)
+    return _each_waiting(tx, message_ids, work)
 
 
 def _each_waiting(
+    tx: Transaction,
     message_ids: Iterable[int],
     work: Callable[[Transaction, Message, str], str],
-    using: str | None,
 ) -> Verdicts:
     """Lock streams, then rows; do the work on each, or note why it was refused."""
     ids = list(dict.fromkeys(message_ids))
-
-    def all_of_them(tx: Transaction) -> Verdicts:
-        streams.lock(tx, ids)
-        rows = Message.objects.using(tx.using).light().select_for_update().order_by("pk")
-        found = {message.pk: message for message in rows.filter(pk__in=ids)}
-        verdicts = Verdicts(missing=_absent(ids, found))
-        for id, message in found.items():
-            if problem := work(tx, message, message.state(tx.time())):
-                verdicts.refused[id] = problem
-            else:
-                verdicts.done.append(id)
-        streams.wake(tx, {(m.queue_id, m.stream) for m in found.values() if m.stream is not None})
+    streams.lock(tx, ids)
+    rows = Message.objects.using(tx.using).light().select_for_update().order_by("pk")
+    found = {message.pk: message for message in rows.filter(pk__in=ids)}
+    now = tx.time()
+    verdicts = Verdicts(missing=_absent(ids, found))
+    for id, message in found.items():
+        if problem := work(tx, message, message.state(now)):
+            verdicts.refused[id] = problem
+        else:
+            verdicts.done.append(id)
+    streams.wake(tx, {(m.queue_id, m.stream) for m in found.values() if m.stream is not None})
+    if verdicts.done:
         notify_after_commit(tx.using)
-        return verdicts
-
-    return in_transaction(all_of_them, using=using)
+    return verdicts
 
 
 def _rows(tx: Transaction, message: Message) -> Any:

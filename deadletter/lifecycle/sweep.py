@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..logs import event
 from ..status import FailureReason
-from . import streams
+from . import outcomes, streams
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
 
@@ -23,6 +23,8 @@ class Sweep:
     expired: int
     forgotten: int
     repaired: int
+    #: Retried messages whose end has been entered in the audit trail.
+    followed: int = 0
 
 
 def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
@@ -31,6 +33,7 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
         forgotten=_until_nothing_is_left(_forget, using),
         repaired=in_transaction(_repair, using=using),
+        followed=_until_nothing_is_left(lambda tx: outcomes.close(tx, limit=CHUNK), using),
     )
 
 

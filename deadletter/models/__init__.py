@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .audit import Act, AuditedMessage, AuditEntry, BulkJob
 from .fields import Damaged
 from .message import Kind, Message, State
 from .poison import PoisonRecord
@@ -9,7 +10,11 @@ from .queue import OnPoison, Queue, StreamPolicy
 from .worker import Breaker, WorkerProcess
 
 __all__ = [
+    "Act",
+    "AuditEntry",
+    "AuditedMessage",
     "Breaker",
+    "BulkJob",
     "Damaged",
     "Kind",
     "Message",

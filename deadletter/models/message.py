@@ -115,6 +115,7 @@ class Message(models.Model):
         verbose_name = _("message")
         verbose_name_plural = _("messages")
         ordering = ("id",)
+        default_permissions = ("view",)
         indexes = (
             # The only index besides the primary key that a plain message enters.
             models.Index(

@@ -55,6 +55,9 @@ class PoisonRecord(models.Model):
     last_error = models.TextField(_("last error"), null=True)
     history = models.JSONField(_("history"), default=list)
     fingerprint = models.CharField(_("fingerprint"), max_length=16)
+    #: What its group has in common: the exception's path, or the reason where there was none.
+    exception = models.CharField(_("exception"), max_length=200, default="", db_default="")
+    frame = models.CharField(_("place"), max_length=300, default="", db_default="")
     halts = models.BooleanField(_("halts its stream"), default=False)
     poison_count = models.PositiveIntegerField(_("poison count"), default=1)
     source_id = models.BigIntegerField(_("source id"), null=True)
@@ -73,10 +76,25 @@ class PoisonRecord(models.Model):
         verbose_name = _("poison record")
         verbose_name_plural = _("poison records")
         ordering = ("-id",)
+        # Looking at a record is one thing, reading what it carries or acting on it others.
+        default_permissions = ("view",)
+        permissions = (
+            ("view_payload", _("Can see payloads")),
+            ("retry_poison", _("Can retry poison and hurry messages")),
+            ("edit_payload", _("Can edit a payload before the retry")),
+            ("remove_poison", _("Can remove poison and waiting messages")),
+        )
         indexes = (
             models.Index(fields=["poisoned_at", "id"], name="deadletter_poison_time"),
             models.Index(fields=["queue", "poisoned_at"], name="deadletter_poison_queue"),
             models.Index(fields=["fingerprint", "poisoned_at"], name="deadletter_poison_group"),
+            models.Index(fields=["name", "poisoned_at"], name="deadletter_poison_name"),
+            models.Index(fields=["exception", "poisoned_at"], name="deadletter_poison_cause"),
+            models.Index(
+                fields=["stream", "message_id"],
+                name="deadletter_poison_stream",
+                condition=~Q(stream=None),
+            ),
             models.Index(
                 fields=["instance", "id"],
                 name="deadletter_poison_instance",

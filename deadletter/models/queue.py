@@ -100,6 +100,7 @@ class Queue(models.Model):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         ordering = ("name",)
+        permissions = (("pause_queue", _("Can pause and resume queues")),)
         constraints = (
             models.CheckConstraint(
                 condition=models.Q(jitter__gte=0, jitter__lte=1), name="deadletter_queue_jitter"

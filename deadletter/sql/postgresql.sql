@@ -1,6 +1,8 @@
 -- Named statements for PostgreSQL. A statement starts at "-- name --"; comments are dropped when read.
 -- The parameter now stands for COALESCE(given, now()): the transaction's own time unless a test froze it.
 -- Lock order everywhere: advisory locks of streams (by key), then rows (by id). A claim never waits for either.
+-- Streams are read as (queue_id, stream) between itself and itself, ordered by (queue_id, stream, id), and the ends of a stream
+-- with LIMIT 1 instead of EXISTS: with equality the planner was seen to read the whole table for a stream that is most of it.
 
 -- enqueue --
 -- Store one message in a queue known by name. No row: the queue is missing, or the key is taken.
@@ -119,20 +121,22 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
  CROSS JOIN LATERAL (
        (SELECT id, name, available_at, released_at, attempts, expires_at
           FROM deadletter_message
-         WHERE queue_id = s.queue_id AND stream = s.stream
+         WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
+           AND (queue_id, stream) <= (s.queue_id, s.stream)
                -- under release a waiting message is passed, so it must not use up the limit
            AND (q.stream_policy <> 'release' OR available_at IS NULL OR available_at <= %(now)s)
-         ORDER BY id LIMIT %(cap)s)
+         ORDER BY queue_id, stream, id LIMIT %(cap)s)
        UNION
        (SELECT id, name, available_at, released_at, attempts, expires_at
           FROM deadletter_message
-         WHERE queue_id = s.queue_id AND stream = s.stream AND released_at IS NOT NULL
+         WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
+           AND (queue_id, stream) <= (s.queue_id, s.stream) AND released_at IS NOT NULL
            AND (available_at IS NULL OR available_at <= %(now)s)
-         ORDER BY id LIMIT %(cap)s)) AS m
- WHERE NOT EXISTS (
-       SELECT 1 FROM deadletter_message live
-        WHERE live.queue_id = s.queue_id AND live.stream = s.stream
-          AND live.lease_token IS NOT NULL AND live.available_at > %(now)s)
+         ORDER BY queue_id, stream, id LIMIT %(cap)s)) AS m
+ WHERE (SELECT live.id FROM deadletter_message live
+         WHERE live.queue_id = s.queue_id AND live.stream = s.stream
+           AND live.lease_token IS NOT NULL AND live.available_at > %(now)s
+         LIMIT 1) IS NULL
  ORDER BY s.queue_id, s.stream, m.id;
 
 -- lease_runs --
@@ -178,20 +182,25 @@ RETURNING m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.attemp
 -- park --
 -- Take candidates of a blocked stream out of the claim index. Only under the stream's lock: whoever unblocks the stream
 -- must see them. Also those right behind, so that a long blocked stream is not met again a batch at a time.
-WITH behind AS (
+WITH behind AS MATERIALIZED (
     SELECT p.id
       FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[], %(after)s::bigint[])
            AS s(queue_id, stream, after)
      CROSS JOIN LATERAL (
            SELECT id, available_at FROM deadletter_message
-            WHERE queue_id = s.queue_id AND stream = s.stream AND id > s.after
-            ORDER BY id LIMIT %(reach)s
-              FOR UPDATE SKIP LOCKED) AS p
+            WHERE stream IS NOT NULL AND (queue_id, stream, id) > (s.queue_id, s.stream, s.after)
+              AND (queue_id, stream) <= (s.queue_id, s.stream)
+            ORDER BY queue_id, stream, id LIMIT %(reach)s) AS p
      WHERE p.available_at <= %(now)s AND NOT (p.id = ANY(%(exclude)s::bigint[]))
+), mine AS MATERIALIZED (
+    SELECT id FROM deadletter_message
+     WHERE id = ANY(%(ids)s::bigint[] || ARRAY(SELECT id FROM behind)) AND available_at <= %(now)s
+     ORDER BY id
+       FOR UPDATE SKIP LOCKED
 )
 UPDATE deadletter_message
    SET available_at = NULL, lease_token = NULL, worker = NULL
- WHERE id = ANY(%(ids)s::bigint[]) OR id IN (SELECT id FROM behind)
+ WHERE id = ANY(ARRAY(SELECT id FROM mine))
 RETURNING id;
 
 -- complete --
@@ -311,23 +320,26 @@ UPDATE deadletter_message
          JOIN deadletter_queue q ON q.id = s.queue_id
         CROSS JOIN LATERAL (
               (SELECT id, released_at FROM deadletter_message
-                WHERE queue_id = s.queue_id AND stream = s.stream AND available_at IS NULL
-                ORDER BY id LIMIT 1)
+                WHERE (queue_id, stream) >= (s.queue_id, s.stream)
+                  AND (queue_id, stream) <= (s.queue_id, s.stream) AND available_at IS NULL
+                ORDER BY queue_id, stream, id LIMIT 1)
               UNION
               (SELECT id, released_at FROM deadletter_message
-                WHERE queue_id = s.queue_id AND stream = s.stream AND available_at IS NULL
+                WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
+                  AND (queue_id, stream) <= (s.queue_id, s.stream) AND available_at IS NULL
                   AND released_at IS NOT NULL
-                ORDER BY id LIMIT 100)) AS p
-        WHERE NOT EXISTS (
-              SELECT 1 FROM deadletter_message live
-               WHERE live.queue_id = s.queue_id AND live.stream = s.stream
-                 AND live.lease_token IS NOT NULL AND live.available_at > %(now)s)
+                ORDER BY queue_id, stream, id LIMIT 100)) AS p
+        WHERE (SELECT live.id FROM deadletter_message live
+                WHERE live.queue_id = s.queue_id AND live.stream = s.stream
+                  AND live.lease_token IS NOT NULL AND live.available_at > %(now)s
+                LIMIT 1) IS NULL
           AND (p.released_at IS NOT NULL
                OR ((q.stream_policy = 'release'
-                    OR NOT EXISTS (
-                       SELECT 1 FROM deadletter_message earlier
-                        WHERE earlier.queue_id = s.queue_id AND earlier.stream = s.stream
-                          AND earlier.id < p.id))
+                    OR p.id = (
+                       SELECT id FROM deadletter_message
+                        WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
+                          AND (queue_id, stream) <= (s.queue_id, s.stream)
+                        ORDER BY queue_id, stream, id LIMIT 1))
                    AND NOT EXISTS (
                        SELECT 1 FROM deadletter_poison halt
                         WHERE halt.halts AND halt.queue = q.name AND halt.stream = s.stream
@@ -371,14 +383,15 @@ UPDATE deadletter_message m
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
-        halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
+        exception, frame, halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
         original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        m.attempts, COALESCE(r.max_attempts, q.max_attempts), m.fence, r.reason, r.verdict, m.failure_reason, m.error,
-       m.history, r.fingerprint, r.halts, m.poison_count + 1, m.source_id, m.instance,
+       m.history, r.fingerprint, r.exception, r.frame, r.halts, m.poison_count + 1, m.source_id, m.instance,
        m.execution_id, m.activity_id, m.expires_at, m.created_at, %(now)s, %(by)s
   FROM jsonb_to_recordset(%(rows)s::jsonb)
-       AS r(id bigint, reason int, verdict text, fingerprint text, halts bool, max_attempts int)
+       AS r(id bigint, reason int, verdict text, fingerprint text, exception text, frame text,
+            halts bool, max_attempts int)
   JOIN deadletter_message m ON m.id = r.id
   JOIN deadletter_queue q ON q.id = m.queue_id
  ORDER BY m.id
@@ -456,6 +469,85 @@ SELECT pg_advisory_xact_lock(key)
           FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
          ORDER BY key) AS ordered;
 
+-- mark_deaths --
+-- Say of retried messages that died again whether it was of the same cause.
+UPDATE deadletter_audited_message a
+   SET outcome = CASE WHEN a.fingerprint = r.fingerprint THEN 2 ELSE 3 END
+  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r(id bigint, fingerprint text)
+ WHERE a.message_id = r.id AND a.is_open AND a.outcome IS NULL;
+
+-- mark_removed --
+-- Say of retried messages that they were removed before they were handled.
+UPDATE deadletter_audited_message
+   SET outcome = 4
+ WHERE message_id = ANY(%(ids)s::bigint[]) AND is_open AND outcome IS NULL;
+
+-- mark_completed --
+-- A retried message that neither died nor was removed and is in no queue any more has been completed.
+UPDATE deadletter_audited_message
+   SET outcome = 1
+ WHERE id = ANY(ARRAY(
+       SELECT a.id FROM deadletter_audited_message a
+        WHERE a.is_open AND a.outcome IS NULL
+          AND NOT EXISTS (SELECT 1 FROM deadletter_message m WHERE m.id = a.message_id)
+        ORDER BY a.id LIMIT %(limit)s
+          FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- read_groups --
+-- The groups of poison, the latest first: one index probe a group, however many records it has.
+WITH RECURSIVE g(fingerprint) AS (
+    SELECT MIN(fingerprint) FROM deadletter_poison
+     UNION ALL
+    SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > g.fingerprint)
+      FROM g WHERE g.fingerprint IS NOT NULL
+)
+SELECT g.fingerprint,
+       (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
+       (SELECT MAX(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint)
+           AS last_seen
+  FROM g WHERE g.fingerprint IS NOT NULL
+ ORDER BY last_seen DESC, g.fingerprint
+ LIMIT %(limit)s OFFSET %(offset)s;
+
+-- read_names --
+-- The message names that have poison.
+WITH RECURSIVE g(name) AS (
+    SELECT MIN(name) FROM deadletter_poison
+     UNION ALL
+    SELECT (SELECT MIN(p.name) FROM deadletter_poison p WHERE p.name > g.name)
+      FROM g WHERE g.name IS NOT NULL
+)
+SELECT g.name FROM g WHERE g.name IS NOT NULL ORDER BY g.name LIMIT %(limit)s;
+
+-- read_exceptions --
+-- The exceptions that have poison.
+WITH RECURSIVE g(exception) AS (
+    SELECT MIN(exception) FROM deadletter_poison
+     UNION ALL
+    SELECT (SELECT MIN(p.exception) FROM deadletter_poison p WHERE p.exception > g.exception)
+      FROM g WHERE g.exception IS NOT NULL
+)
+SELECT g.exception FROM g WHERE g.exception IS NOT NULL ORDER BY g.exception LIMIT %(limit)s;
+
+-- read_blocked_streams --
+-- The streams that have parked messages, each with the first of them: one index probe a stream.
+WITH RECURSIVE parked AS (
+    (SELECT queue_id, stream, id, created_at FROM deadletter_message
+      WHERE available_at IS NULL ORDER BY queue_id, stream, id LIMIT 1)
+    UNION ALL
+    SELECT n.queue_id, n.stream, n.id, n.created_at
+      FROM parked p
+     CROSS JOIN LATERAL (
+           SELECT queue_id, stream, id, created_at FROM deadletter_message
+            WHERE available_at IS NULL AND (queue_id, stream) > (p.queue_id, p.stream)
+            ORDER BY queue_id, stream, id LIMIT 1) AS n
+)
+SELECT s.queue_id, s.stream, s.id, s.created_at
+  FROM (SELECT * FROM parked LIMIT %(reach)s) AS s
+ ORDER BY s.created_at, s.id
+ LIMIT %(limit)s;
+
 -- restore --
 -- Put poisoned messages back under their own ids. No row: the id or the key is in use.
 INSERT INTO deadletter_message
@@ -464,7 +556,11 @@ INSERT INTO deadletter_message
         execution_id, activity_id, expires_at, created_at)
 SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload), p.headers,
        p.stream, p.key, p.priority, p.status & ~32768, 0, p.fence,
-       %(now)s + r.delay * interval '1 microsecond', p.last_failure_reason, p.last_error, p.history,
+       %(now)s + r.delay * interval '1 microsecond', p.last_failure_reason, p.last_error,
+       -- what was edited stays readable
+       CASE WHEN %(payload)s::text IS NULL THEN p.history ELSE
+            p.history || jsonb_build_array(%(entry)s::jsonb || jsonb_build_object(
+                'at', %(now)s, 'original_payload', p.payload)) END,
        p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END, p.instance, p.execution_id,
        p.activity_id, %(now)s + q.expire_timeout, p.original_created_at
   FROM unnest(%(ids)s::bigint[], %(delays)s::bigint[]) AS r(id, delay)

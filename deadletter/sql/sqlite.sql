@@ -270,13 +270,14 @@ UPDATE deadletter_message
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
-        halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
+        exception, frame, halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
         original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        m.attempts, COALESCE(json_extract(r.value, '$.max_attempts'), q.max_attempts), m.fence,
        json_extract(r.value, '$.reason'),
        json_extract(r.value, '$.verdict'), m.failure_reason, m.error, m.history,
-       json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.halts'),
+       json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.exception'),
+       json_extract(r.value, '$.frame'), json_extract(r.value, '$.halts'),
        m.poison_count + 1, m.source_id, m.instance, m.execution_id, m.activity_id, m.expires_at,
        m.created_at, %(now)s, %(by)s
   FROM json_each(%(rows)s) r
@@ -338,6 +339,70 @@ SELECT p.queue_id, p.stream
 -- lock_named_streams --
 SELECT 1 WHERE 0;
 
+-- mark_deaths --
+UPDATE deadletter_audited_message
+   SET outcome = CASE WHEN fingerprint = r.died_of THEN 2 ELSE 3 END
+  FROM (SELECT json_extract(value, '$.id') AS row_id,
+               json_extract(value, '$.fingerprint') AS died_of
+          FROM json_each(%(rows)s)) AS r
+ WHERE message_id = r.row_id AND is_open AND outcome IS NULL;
+
+-- mark_removed --
+UPDATE deadletter_audited_message
+   SET outcome = 4
+ WHERE message_id IN (SELECT value FROM json_each(%(ids)s)) AND is_open AND outcome IS NULL;
+
+-- mark_completed --
+UPDATE deadletter_audited_message
+   SET outcome = 1
+ WHERE id IN (
+       SELECT a.id FROM deadletter_audited_message a
+        WHERE a.is_open AND a.outcome IS NULL
+          AND NOT EXISTS (SELECT 1 FROM deadletter_message m WHERE m.id = a.message_id)
+        ORDER BY a.id LIMIT %(limit)s)
+RETURNING id;
+
+-- read_groups --
+WITH RECURSIVE g(fingerprint) AS (
+    SELECT MIN(fingerprint) FROM deadletter_poison
+     UNION ALL
+    SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > g.fingerprint)
+      FROM g WHERE g.fingerprint IS NOT NULL
+)
+SELECT g.fingerprint,
+       (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
+       (SELECT MAX(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint)
+           AS last_seen
+  FROM g WHERE g.fingerprint IS NOT NULL
+ ORDER BY last_seen DESC, g.fingerprint
+ LIMIT %(limit)s OFFSET %(offset)s;
+
+-- read_names --
+WITH RECURSIVE g(name) AS (
+    SELECT MIN(name) FROM deadletter_poison
+     UNION ALL
+    SELECT (SELECT MIN(p.name) FROM deadletter_poison p WHERE p.name > g.name)
+      FROM g WHERE g.name IS NOT NULL
+)
+SELECT g.name FROM g WHERE g.name IS NOT NULL ORDER BY g.name LIMIT %(limit)s;
+
+-- read_exceptions --
+WITH RECURSIVE g(exception) AS (
+    SELECT MIN(exception) FROM deadletter_poison
+     UNION ALL
+    SELECT (SELECT MIN(p.exception) FROM deadletter_poison p WHERE p.exception > g.exception)
+      FROM g WHERE g.exception IS NOT NULL
+)
+SELECT g.exception FROM g WHERE g.exception IS NOT NULL ORDER BY g.exception LIMIT %(limit)s;
+
+-- read_blocked_streams --
+SELECT m.queue_id, m.stream, m.id, m.created_at
+  FROM (SELECT queue_id, stream, MIN(id) AS first FROM deadletter_message
+         WHERE available_at IS NULL GROUP BY queue_id, stream LIMIT %(reach)s) AS s
+  JOIN deadletter_message m ON m.id = s.first
+ ORDER BY m.created_at, m.id
+ LIMIT %(limit)s;
+
 -- restore --
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
@@ -346,7 +411,10 @@ INSERT INTO deadletter_message
 SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s, p.payload), p.headers, p.stream,
        p.key, p.priority, p.status & ~32768, 0, p.fence,
        django_format_dtdelta('+', %(now)s, d.value), p.last_failure_reason, p.last_error,
-       p.history, p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END, p.instance,
+       CASE WHEN %(payload)s IS NULL THEN p.history ELSE
+            json_insert(p.history, '$[#]', json_set(%(entry)s,
+                '$.at', replace(%(now)s, ' ', 'T') || '+00:00', '$.original_payload', p.payload))
+       END, p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END, p.instance,
        p.execution_id, p.activity_id, django_format_dtdelta('+', %(now)s, q.expire_timeout),
        p.original_created_at
   FROM json_each(%(ids)s) i

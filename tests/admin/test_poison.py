@@ -112,7 +112,7 @@ def retry(browser: Client, *ids: int, **more: str):
 
 def test_a_retry_puts_the_messages_back_and_leaves_a_trace(login, poisoned, counts) -> None:
     record, other = poisoned(), poisoned()
-    browser = login("view_poisonrecord", "change_poisonrecord")
+    browser = login("view_poisonrecord", "retry_poison")
 
     html = retry(browser, record.pk).content.decode()
 

@@ -1,0 +1,53 @@
+"""What became of the messages that people retried? Followed to their end for the audit trail."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from django.db.models import F
+
+from ..models import AuditedMessage, AuditEntry
+from .transaction import Transaction
+
+_COLUMNS = {
+    AuditedMessage.Outcome.SUCCEEDED: "succeeded",
+    AuditedMessage.Outcome.DIED_SAME: "died_same",
+    AuditedMessage.Outcome.DIED_OTHER: "died_other",
+}
+
+
+def mark_deaths(tx: Transaction, groups: Mapping[int, str]) -> None:
+    """Note deaths in their own transaction: `groups` are fingerprints by message id."""
+    if groups:
+        rows = [{"id": id, "fingerprint": group} for id, group in groups.items()]
+        tx.run("mark_deaths", rows=json.dumps(rows))
+
+
+def mark_removed(tx: Transaction, ids: Collection[int]) -> None:
+    if ids:
+        tx.run("mark_removed", ids=sorted(ids))
+
+
+def close(tx: Transaction, *, limit: int) -> int:
+    """
+    Add up what is known into the entries, and find what has been completed.
+
+    Completing writes nothing here: it is the hot path. A retried message that neither died nor was
+    removed, and is in no queue any more, has been completed.
+    """
+    tx.run("mark_completed", limit=limit)
+    rows = AuditedMessage.objects.using(tx.using).filter(is_open=True, outcome__isnull=False)
+    known = list(
+        rows.select_for_update(skip_locked=True)
+        .order_by("pk")
+        .values_list("pk", "entry_id", "outcome")[:limit]
+    )
+    for (entry, outcome), count in Counter(row[1:] for row in known).items():
+        if column := _COLUMNS.get(AuditedMessage.Outcome(outcome or 0)):
+            AuditEntry.objects.using(tx.using).filter(pk=entry).update(
+                **{column: F(column) + count}
+            )
+    rows.filter(pk__in=[row[0] for row in known]).update(is_open=False)
+    return len(known)

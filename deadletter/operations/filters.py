@@ -1,0 +1,123 @@
+"""Which poison is meant? One value for Python, the command line, the admin and the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+
+from ..models import PoisonRecord
+from ..models.poison import PoisonQuerySet
+from ..status import FailureReason
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoisonFilter:
+    """Every field narrows; None leaves it open. All but `text` are found by an index."""
+
+    queue: str | None = None
+    name: str | None = None
+    kind: str | None = None
+    instance: str | None = None
+    #: Why it was quarantined, or what its last failure was.
+    reason: int | None = None
+    fingerprint: str | None = None
+    exception: str | None = None
+    stream: str | None = None
+    #: A part of the last error.
+    text: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    #: Nothing that died after this record: what was shown is what is touched.
+    up_to: int | None = None
+
+    def __bool__(self) -> bool:
+        return any(value is not None for key, value in asdict(self).items() if key != "up_to")
+
+    def records(self, using: str) -> PoisonQuerySet:
+        """Return the matching records, oldest first, without their payloads."""
+        rows = PoisonRecord.objects.using(using).light().order_by("pk")
+        for key in ("queue", "name", "kind", "instance", "fingerprint", "exception", "stream"):
+            if (value := getattr(self, key)) is not None:
+                rows = rows.filter(**{key: value})
+        if self.reason is not None:
+            column = "reason" if self.reason in _VERDICTS else "last_failure_reason"
+            rows = rows.filter(**{column: self.reason})
+        if self.text is not None:
+            rows = rows.filter(last_error__icontains=self.text)
+        if self.since is not None:
+            rows = rows.filter(poisoned_at__gte=self.since)
+        if self.until is not None:
+            rows = rows.filter(poisoned_at__lt=self.until)
+        if self.up_to is not None:
+            rows = rows.filter(pk__lte=self.up_to)
+        return rows
+
+    def fixed(self, using: str) -> PoisonFilter:
+        """Return the filter as of now: what dies later does not match it."""
+        newest = self.records(using).order_by("-pk").values_list("pk", flat=True).first()
+        return replace(self, up_to=newest or 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what JSON can keep; `from_dict` reads it back."""
+        found = {key: value for key, value in asdict(self).items() if value is not None}
+        return {
+            key: value.isoformat() if isinstance(value, datetime) else value
+            for key, value in found.items()
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> PoisonFilter:
+        """Raises ValueError naming the key for what is unknown or cannot be read."""
+        known = {field.name for field in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in given.items():
+            if key not in known:
+                raise ValueError(f"{key}: there is no such filter (there are: {sorted(known)})")
+            if value not in (None, ""):
+                values[key] = _read(key, value)
+        return cls(**values)
+
+
+#: Reasons of a quarantine; all others are reasons of a failure.
+_VERDICTS = {FailureReason.POISON_MESSAGE, FailureReason.EXPIRED, FailureReason.OPERATOR}
+
+
+def _read(key: str, value: Any) -> Any:
+    if key in ("since", "until"):
+        moment = value if isinstance(value, datetime) else _moment(key, str(value))
+        if moment.tzinfo is None:
+            raise ValueError(f"{key}: needs a time zone, for example 2026-01-31T12:00:00+00:00")
+        return moment
+    if key == "reason":
+        return _reason(value)
+    if key == "up_to":
+        return int(value)
+    text = str(value)
+    if "\x00" in text:
+        raise ValueError(f"{key}: the NUL character matches nothing")
+    return text
+
+
+def _moment(key: str, text: str) -> datetime:
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise ValueError(f"{key}: expected a time such as 2026-01-31T12:00:00+00:00, got {text!r}")
+    return found
+
+
+def _reason(value: Any) -> int:
+    text = str(value)
+    if text.isdecimal() and int(text) in set(FailureReason):
+        return int(text)
+    try:
+        return int(FailureReason[text.upper().replace("-", "_")])
+    except KeyError:
+        names = ", ".join(reason.name for reason in FailureReason)
+        raise ValueError(f"reason: {text!r} is none of {names}") from None

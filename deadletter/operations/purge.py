@@ -1,0 +1,38 @@
+"""What is old enough to be forgotten?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from .. import clock
+from ..durations import Duration, as_timedelta
+from .bulk import Progress, Total, remove_matching
+from .filters import PoisonFilter
+from .poison import alias_of
+
+
+def purge(
+    older_than: Duration,
+    *,
+    queue: str | None = None,
+    by: str | None = None,
+    why: str = "",
+    progress: Progress | None = None,
+    using: str | None = None,
+) -> Total:
+    """Remove poison that died longer ago than this, for good; streams it halted go on."""
+    return remove_matching(
+        old(older_than, queue=queue, using=using),
+        by=by,
+        why=why or f"older than {as_timedelta(older_than)}",
+        progress=progress,
+        using=using,
+    )
+
+
+def old(
+    older_than: Duration, *, queue: str | None = None, using: str | None = None
+) -> PoisonFilter:
+    """Return the filter of what `purge` would remove."""
+    age: timedelta = as_timedelta(older_than, field="older_than")
+    return PoisonFilter(queue=queue, until=clock.now(alias_of(using)) - age)

@@ -1,0 +1,110 @@
+"""What people do to queues: create, change, pause, resume. Every change is audited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..exceptions import UnknownQueue
+from ..lifecycle.transaction import Transaction, in_transaction
+from ..models import Act, Queue
+from . import audit
+from .poison import alias_of
+
+#: The fields of a policy, in the order people are shown them.
+POLICY = (
+    "max_attempts",
+    "backoff_base",
+    "backoff_cap",
+    "jitter",
+    "cooldown",
+    "lease_timeout",
+    "expire_timeout",
+    "on_poison",
+    "dead_queue",
+    "stream_policy",
+    "poison_retention",
+)
+
+
+def create_queue(
+    name: str, *, by: str | None = None, using: str | None = None, **policy: Any
+) -> Queue:
+    """Create a queue. Raises ValidationError naming the field."""
+    alias = alias_of(using)
+
+    def work(tx: Transaction) -> Queue:
+        queue = Queue(name=name, **_resolved(policy, alias))
+        queue.save(using=alias, force_insert=True)
+        _record(tx, Act.EDIT_QUEUE, queue, by, {"created": True, **policy})
+        return queue
+
+    return in_transaction(work, using=alias)
+
+
+def set_queue(
+    name: str, *, by: str | None = None, why: str = "", using: str | None = None, **policy: Any
+) -> Queue:
+    """Change fields of a policy; they act on the next claim or failure."""
+    alias = alias_of(using)
+
+    def work(tx: Transaction) -> Queue:
+        queue = _get(name, alias)
+        for field, value in _resolved(policy, alias).items():
+            setattr(queue, field, value)
+        queue.save(using=alias)
+        _record(tx, Act.EDIT_QUEUE, queue, by, policy, why)
+        return queue
+
+    return in_transaction(work, using=alias)
+
+
+def pause(name: str, *, by: str | None = None, why: str = "", using: str | None = None) -> Queue:
+    """Let nobody claim from a queue until it is resumed; what runs goes on."""
+    return _switch(name, Act.PAUSE, by, why, using)
+
+
+def resume(name: str, *, by: str | None = None, why: str = "", using: str | None = None) -> Queue:
+    return _switch(name, Act.RESUME, by, why, using)
+
+
+def _switch(name: str, act: Act, by: str | None, why: str, using: str | None) -> Queue:
+    alias = alias_of(using)
+
+    def work(tx: Transaction) -> Queue:
+        queue = _get(name, alias)
+        queue.paused = act == Act.PAUSE
+        queue.save(using=alias, update_fields=["paused"])
+        _record(tx, act, queue, by, {}, why)
+        return queue
+
+    return in_transaction(work, using=alias)
+
+
+def _get(name: str, alias: str) -> Queue:
+    queue = Queue.objects.using(alias).filter(name=name).first()
+    if queue is None:
+        raise UnknownQueue(name, Queue.objects.using(alias).values_list("name", flat=True))
+    return queue
+
+
+def _resolved(policy: dict[str, Any], alias: str) -> dict[str, Any]:
+    unknown = sorted(policy.keys() - set(POLICY))
+    if unknown:
+        raise ValueError(f"a queue has no field {', '.join(unknown)} (there are: {POLICY})")
+    target = policy.get("dead_queue")
+    if isinstance(target, str):
+        policy = {**policy, "dead_queue": _get(target, alias)}
+    return policy
+
+
+def _record(
+    tx: Transaction,
+    act: Act,
+    queue: Queue,
+    by: str | None,
+    changes: dict[str, Any],
+    why: str = "",
+) -> None:
+    shown = {key: str(value) for key, value in changes.items()}
+    entry = audit.record(tx, act, by=by, why=why, selection={"queue": queue.name}, detail=shown)
+    audit.count(tx, entry, done=1)

@@ -1,0 +1,109 @@
+"""Which streams stand still, what holds them, and what are the ways out?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connections
+
+from .. import clock, sql
+from ..models import Message, PoisonRecord, Queue
+from .poison import alias_of
+
+#: Waiting messages are counted up to here.
+COUNTED = 1_000
+#: Streams looked at before the longest blocked are chosen.
+REACH = 5_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldStream:
+    """A stream with messages that cannot run, and why."""
+
+    queue: str
+    stream: str
+    #: "halted" by a poison record, "waiting" for a retry or a time, "active" in a worker, or
+    #: "due": a worker will come to it.
+    why: str
+    #: The poison record that halts it.
+    poison_id: int | None
+    #: The message that holds it.
+    message_id: int | None
+    message_name: str
+    until: datetime | None
+    #: Parked messages; stops at COUNTED + 1.
+    waiting: int
+    #: When the first of them was sent.
+    since: datetime | None
+
+
+def list_streams(*, limit: int = 50, using: str | None = None) -> list[HeldStream]:
+    """List halted streams, then those blocked the longest."""
+    alias = alias_of(using)
+    halted = _halted(alias, limit)
+    known = {(stream.queue, stream.stream) for stream in halted}
+    blocked = [s for s in _blocked(alias, limit) if (s.queue, s.stream) not in known]
+    return [*halted, *blocked][:limit]
+
+
+def get_stream(queue: str, stream: str, *, using: str | None = None) -> HeldStream | None:
+    """Say what holds one stream, or None when nothing does."""
+    alias = alias_of(using)
+    row = Queue.objects.using(alias).filter(name=queue).first()
+    if row is None:
+        return None
+    return _held(row, stream, alias)
+
+
+def _halted(alias: str, limit: int) -> list[HeldStream]:
+    rows = PoisonRecord.objects.using(alias).filter(halts=True)
+    pairs = rows.order_by("queue", "stream").values_list("queue", "stream").distinct()[:limit]
+    queues = {queue.name: queue for queue in Queue.objects.using(alias).all()}
+    found = [
+        _held(queues[queue], stream, alias)
+        for queue, stream in pairs
+        if queue in queues and stream is not None
+    ]
+    return [stream for stream in found if stream is not None]
+
+
+def _blocked(alias: str, limit: int) -> list[HeldStream]:
+    rows = sql.run(connections[alias], "read_blocked_streams", {"reach": REACH, "limit": limit})
+    queues = {queue.pk: queue for queue in Queue.objects.using(alias).all()}
+    found = [_held(queues[row[0]], row[1], alias) for row in rows if row[0] in queues]
+    return [stream for stream in found if stream is not None]
+
+
+def _held(queue: Queue, stream: str, alias: str) -> HeldStream | None:
+    now = clock.now(alias)
+    messages = Message.objects.using(alias).light().filter(queue=queue, stream=stream)
+    parked = messages.filter(available_at=None)
+    first = parked.order_by("pk").first()
+    halts = (
+        PoisonRecord.objects.using(alias)
+        .light()
+        .filter(halts=True, queue=queue.name, stream=stream)
+    )
+    halt = halts.order_by("message_id").first()
+    if first is None and halt is None:
+        return None
+    active = messages.filter(lease_token__isnull=False, available_at__gt=now).first()
+    head = active or messages.filter(available_at__isnull=False).order_by("pk").first()
+    why = "halted"
+    if halt is None:
+        why = "active" if active else "due"
+        if head is not None and active is None and head.available_at and head.available_at > now:
+            why = "waiting"
+    holder = halt or head
+    return HeldStream(
+        queue=queue.name,
+        stream=stream,
+        why=why,
+        poison_id=halt.pk if halt else None,
+        message_id=halt.message_id if halt else head.pk if head else None,
+        message_name=holder.name if holder else "",
+        until=head.available_at if why == "waiting" and head else None,
+        waiting=parked.order_by().values("pk")[: COUNTED + 1].count(),
+        since=first.created_at if first else None,
+    )
