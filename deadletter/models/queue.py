@@ -7,7 +7,9 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
-from django.db import models, router, transaction
+from django.db import connections, models, router, transaction
+from django.db.models.signals import pre_delete
+from django.dispatch import receiver
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -187,3 +189,24 @@ class Queue(models.Model):
 
 def _duration(value: Any) -> timedelta | None:
     return value if isinstance(value, timedelta) else None
+
+
+@receiver(pre_delete, sender=Queue)
+def refuse_to_orphan(instance: Queue, using: str, **kwargs: Any) -> None:
+    """
+    Look for messages once more, with senders kept out.
+
+    There is no foreign key in the database to do it: a message sent at this very moment would be
+    left in a queue that no claim looks into.
+    """
+    connection = connections[using]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("LOCK TABLE deadletter_message IN SHARE MODE")
+    left = instance.messages.using(using).only("pk")[:1]
+    if left:
+        raise models.ProtectedError(
+            gettext("Queue %(name)s still has messages; let them be handled, or remove them first.")
+            % {"name": instance.name},
+            set(left),
+        )

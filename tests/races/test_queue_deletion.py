@@ -1,0 +1,40 @@
+"""A queue is deleted while somebody sends to it: the message is not left without a queue."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+from django.db.models import ProtectedError
+
+from deadletter import UnknownQueue, send
+from deadletter.models import Message, Queue
+
+pytestmark = [
+    pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
+    pytest.mark.django_db(transaction=True),
+]
+
+
+def test_a_queue_is_not_deleted_under_a_message_that_is_being_sent(queue, stage):
+    sender = stage(transaction.atomic(lambda: send("m", queue="q")), after="enqueue")
+    deleter = stage(lambda: Queue.objects.get(name="q").delete())
+    event = deleter.wait_blocked(by=sender)
+
+    message = sender.result()
+
+    assert event == "relation"
+    with pytest.raises(ProtectedError, match="still has messages"):
+        deleter.result()
+    assert Message.objects.get() == message
+    assert Queue.objects.filter(name="q").exists()
+
+
+def test_a_sender_that_comes_too_late_is_told_that_the_queue_is_gone(queue, stage):
+    with transaction.atomic():
+        Queue.objects.get(name="q").delete()
+        sender = stage(lambda: send("m", queue="q"))
+
+    with pytest.raises(UnknownQueue):
+        sender.result()
+
+    assert not Message.objects.exists()
