@@ -326,8 +326,9 @@ UPDATE deadletter_message
               UNION
               (SELECT id, released_at FROM deadletter_message
                 WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
-                  AND (queue_id, stream) <= (s.queue_id, s.stream) AND available_at IS NULL
-                  AND released_at IS NOT NULL
+                  AND (queue_id, stream) <= (s.queue_id, s.stream) AND released_at IS NOT NULL
+                      -- parked; not "IS NULL", which would offer the index of all that is parked
+                  AND COALESCE(available_at, 'infinity') = 'infinity'
                 ORDER BY queue_id, stream, id LIMIT 100)) AS p
         WHERE (SELECT live.id FROM deadletter_message live
                 WHERE live.queue_id = s.queue_id AND live.stream = s.stream

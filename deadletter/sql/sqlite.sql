@@ -1,5 +1,6 @@
 -- Named statements for SQLite: the same names and promises as postgresql.sql, where the reasons stand.
 -- One writer at a time (BEGIN IMMEDIATE), so nothing is locked here. Arrays come as JSON and are read with json_each.
+-- Those that go with ids are read by place: a join of two json_each compares every pair.
 -- Streams come one at a time (queue_id, stream). Durations are microseconds; django_format_dtdelta adds them.
 
 -- enqueue --
@@ -114,14 +115,16 @@ RETURNING id;
 -- complete --
 DELETE FROM deadletter_message
  WHERE id IN (SELECT m.id FROM deadletter_message m
-                JOIN (SELECT i.value AS id, t.value AS token
-                        FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) s
+                JOIN (SELECT i.value AS id,
+                             json_extract(%(tokens)s, '$[' || i.key || ']') AS token
+                        FROM json_each(%(ids)s) i) s
                   ON s.id = m.id
                WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NULL)
 RETURNING id, NULL;
 SELECT m.id, 'streamed'
-  FROM (SELECT i.value AS id, t.value AS token
-          FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) s
+  FROM (SELECT i.value AS id,
+               json_extract(%(tokens)s, '$[' || i.key || ']') AS token
+          FROM json_each(%(ids)s) i) s
   JOIN deadletter_message m ON m.id = s.id
  WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NOT NULL
  ORDER BY m.id;
@@ -129,8 +132,9 @@ SELECT m.id, 'streamed'
 -- complete_streamed --
 DELETE FROM deadletter_message
  WHERE id IN (SELECT m.id FROM deadletter_message m
-                JOIN (SELECT i.value AS id, t.value AS token
-                        FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) s
+                JOIN (SELECT i.value AS id,
+                             json_extract(%(tokens)s, '$[' || i.key || ']') AS token
+                        FROM json_each(%(ids)s) i) s
                   ON s.id = m.id
                WHERE m.lease_token = s.token AND m.available_at > %(now)s)
 RETURNING id, queue_id, stream;
@@ -144,8 +148,9 @@ SELECT 1 WHERE 0;
 -- read_leased --
 SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q.backoff_cap,
        q.jitter, q.cooldown
-  FROM (SELECT i.value AS id, t.value AS token
-          FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) s
+  FROM (SELECT i.value AS id,
+               json_extract(%(tokens)s, '$[' || i.key || ']') AS token
+          FROM json_each(%(ids)s) i) s
   JOIN deadletter_message m ON m.id = s.id
   JOIN deadletter_queue q ON q.id = m.queue_id
  WHERE m.lease_token = s.token AND m.available_at > %(now)s
@@ -179,19 +184,20 @@ UPDATE deadletter_message
        available_at = django_format_dtdelta('+', %(now)s, s.delay),
        attempts = MAX(attempts - 1, 0),
        released_at = CASE WHEN s.by_name THEN %(now)s ELSE released_at END
-  FROM (SELECT i.value AS row_id, t.value AS token, n.value AS by_name, d.value AS delay
-          FROM json_each(%(ids)s) i
-          JOIN json_each(%(tokens)s) t ON t.key = i.key
-          JOIN json_each(%(by_name)s) n ON n.key = i.key
-          JOIN json_each(%(delays)s) d ON d.key = i.key) AS s
+  FROM (SELECT i.value AS row_id,
+               json_extract(%(tokens)s, '$[' || i.key || ']') AS token,
+               json_extract(%(by_name)s, '$[' || i.key || ']') AS by_name,
+               json_extract(%(delays)s, '$[' || i.key || ']') AS delay
+          FROM json_each(%(ids)s) i) AS s
  WHERE id = s.row_id AND lease_token = s.token AND available_at > %(now)s
 RETURNING id, queue_id, stream;
 
 -- refund --
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL, attempts = MAX(attempts - 1, 0)
-  FROM (SELECT i.value AS row_id, t.value AS token
-          FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) AS s
+  FROM (SELECT i.value AS row_id,
+               json_extract(%(tokens)s, '$[' || i.key || ']') AS token
+          FROM json_each(%(ids)s) i) AS s
  WHERE id = s.row_id AND lease_token = s.token AND available_at <= %(now)s
 RETURNING id, queue_id, stream;
 
@@ -199,8 +205,9 @@ RETURNING id, queue_id, stream;
 UPDATE deadletter_message
    SET available_at = django_format_dtdelta('+', %(now)s, COALESCE(%(lease)s,
            (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)))
-  FROM (SELECT i.value AS row_id, t.value AS token
-          FROM json_each(%(ids)s) i JOIN json_each(%(tokens)s) t ON t.key = i.key) AS s
+  FROM (SELECT i.value AS row_id,
+               json_extract(%(tokens)s, '$[' || i.key || ']') AS token
+          FROM json_each(%(ids)s) i) AS s
  WHERE id = s.row_id AND lease_token = s.token AND available_at > %(now)s
 RETURNING id;
 
@@ -314,22 +321,39 @@ SELECT id FROM deadletter_message
  LIMIT %(limit)s;
 
 -- forget_old_poison --
+-- In the order of the index, queue by queue: ordered by id, every record would be read.
 DELETE FROM deadletter_poison
  WHERE id IN (
        SELECT p.id
          FROM deadletter_queue q
-         JOIN deadletter_poison p ON p.queue = q.name
+        CROSS JOIN deadletter_poison p
+        WHERE q.poison_retention IS NOT NULL AND p.queue = q.name
           AND p.poisoned_at <= django_format_dtdelta('-', %(now)s, q.poison_retention)
           AND NOT p.halts
-        WHERE q.poison_retention IS NOT NULL
-        ORDER BY p.id
+        ORDER BY q.id, p.poisoned_at
         LIMIT %(limit)s)
 RETURNING id;
 
 -- read_stranded --
+WITH RECURSIVE parked(queue_id, stream) AS (
+    SELECT queue_id, stream FROM (
+           SELECT queue_id, stream FROM deadletter_message
+            WHERE available_at IS NULL ORDER BY queue_id, stream LIMIT 1)
+    UNION ALL
+    SELECT n.queue_id, n.stream
+      FROM parked p
+      JOIN deadletter_message n
+           -- SQLite would use only the first column of (queue_id, stream) > (…)
+        ON n.id = COALESCE(
+           (SELECT id FROM deadletter_message
+             WHERE available_at IS NULL AND queue_id = p.queue_id AND stream > p.stream
+             ORDER BY stream LIMIT 1),
+           (SELECT id FROM deadletter_message
+             WHERE available_at IS NULL AND queue_id > p.queue_id
+             ORDER BY queue_id, stream LIMIT 1))
+)
 SELECT p.queue_id, p.stream
-  FROM (SELECT DISTINCT queue_id, stream FROM deadletter_message WHERE available_at IS NULL) AS p
-  JOIN deadletter_queue q ON q.id = p.queue_id
+  FROM parked p JOIN deadletter_queue q ON q.id = p.queue_id
  WHERE NOT EXISTS (SELECT 1 FROM deadletter_poison halt
                     WHERE halt.halts AND halt.queue = q.name AND halt.stream = p.stream)
    AND NOT EXISTS (SELECT 1 FROM deadletter_message awake

@@ -1,0 +1,182 @@
+"""Large tables, filled once a module, and a way to see what every statement reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from deadletter import sql
+from deadletter.models import Queue
+
+#: Of each kind: scheduled, parked, poison, and (in its own queue) due.
+MANY = 300_000
+TABLES = ("deadletter_message", "deadletter_poison")
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+SERIES = {
+    "postgresql": "generate_series(1, %(n)s) AS g(n)",
+    "sqlite": "(WITH RECURSIVE g(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM g WHERE n < %(n)s)"
+    " SELECT n FROM g) AS g",
+}
+MESSAGES = """
+    INSERT INTO deadletter_message (queue_id, name, kind, payload, stream, priority, status,
+           attempts, fence, available_at, history, poison_count, created_at, failure_reason)
+    SELECT %(queue)s, 'm', 'message', 'null', %(stream)s, {priority}, 1, 0, 0, %(at)s, '[]', 0,
+           %(now)s, NULL
+      FROM {series}
+"""
+POISON = """
+    INSERT INTO deadletter_poison (message_id, queue, name, kind, payload, stream, priority, status,
+           attempts, fence, reason, verdict, history, fingerprint, halts, poison_count,
+           original_created_at, poisoned_at, poisoned_by)
+    SELECT 1000000000 + n, 'q', 'm', 'message', 'null', 'dead' || (n %% 1000), 0, 1, 5, 5, 7, '',
+           '[]', 'f' || (n %% 50), {false}, 1, %(now)s, %(now)s, 'w'
+      FROM {series}
+"""
+
+
+def fill(queue: Queue, *, at: Any, stream: str | None = None, priority: str = "0", n: int = MANY):
+    text = MESSAGES.format(series=SERIES[connection.vendor], priority=priority)
+    values = {"queue": queue.pk, "stream": stream, "at": at, "now": NOW, "n": n}
+    with connection.cursor() as cursor:
+        cursor.execute(text, {key: adapted(value) for key, value in values.items()})
+
+
+def adapted(value: Any) -> Any:
+    is_time = isinstance(value, datetime) and connection.vendor == "sqlite"
+    return connection.ops.adapt_datetimefield_value(value) if is_time else value
+
+
+@pytest.fixture(scope="module", params=["never analysed", "analysed"])
+def crowd(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """
+    Everything a claim must not read: scheduled at better priorities, parked behind one failed
+    message, poison; and a second queue with a backlog that is due.
+    """
+    with django_db_blocker.unblock():
+        queue = Queue.objects.create(name="q", max_attempts=5)
+        backlog = Queue.objects.create(name="backlog")
+        if connection.vendor == "postgresql":
+            run("ALTER TABLE deadletter_message SET (autovacuum_enabled = off)")
+            run("ALTER TABLE deadletter_poison SET (autovacuum_enabled = off)")
+        with transaction.atomic():
+            fill(queue, at=NOW + timedelta(days=1), priority="n % 5".replace("%", "%%"))
+            fill(queue, at=NOW + timedelta(hours=1), stream="long", n=1)
+            fill(queue, at=None, stream="long")
+            fill(backlog, at=NOW - timedelta(days=1))
+            text = POISON.format(
+                series=SERIES[connection.vendor],
+                false="false" if connection.vendor == "postgresql" else "0",
+            )
+            with connection.cursor() as cursor:
+                cursor.execute(text, {"n": MANY, "now": adapted(NOW)})
+        if request.param == "analysed":
+            run("ANALYZE")
+        yield
+        if connection.vendor == "postgresql":
+            run("TRUNCATE deadletter_message, deadletter_poison RESTART IDENTITY")
+            run("ALTER TABLE deadletter_message RESET (autovacuum_enabled)")
+            run("ALTER TABLE deadletter_poison RESET (autovacuum_enabled)")
+        else:
+            run("DELETE FROM deadletter_message")
+            run("DELETE FROM deadletter_poison")
+            run("DELETE FROM sqlite_sequence WHERE name LIKE 'deadletter_%'")
+            if request.param == "analysed":
+                run("DELETE FROM sqlite_stat1")
+        queue.delete()
+        backlog.delete()
+
+
+def run(text: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(text)
+
+
+@dataclass
+class Seen:
+    """What the executions of one statement read of the large tables, the worst of each."""
+
+    rows: int = 0
+    buffers: int = 0
+    indexes: set[str] = field(default_factory=set)
+    scans: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def seen(crowd: None, db: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Seen]:
+    """Explain every statement that runs from here on."""
+    found: dict[str, Seen] = defaultdict(Seen)
+    look = {"postgresql": look_postgresql, "sqlite": look_sqlite}[connection.vendor]
+    execute: Callable[..., Any] = sql.run
+
+    def watched(connection: Any, name: str, params: Any) -> Any:
+        if connection.vendor == "postgresql":
+            look(name, params, found[name])
+            return execute(connection, name, params)
+        return look(name, params, found[name], execute)
+
+    monkeypatch.setattr(sql, "run", watched)
+    return found
+
+
+def look_postgresql(name: str, params: Any, into: Seen) -> None:
+    for text in sql.statements("postgresql")[name]:
+        point = transaction.savepoint()
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {text}", params)
+            plan = cursor.fetchone()[0][0]["Plan"]
+        transaction.savepoint_rollback(point)
+        into.buffers = max(into.buffers, plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+        nodes = list(walk(plan))
+        read = 0
+        for node in nodes:
+            if "Index Name" in node:
+                into.indexes.add(node["Index Name"])
+            if node.get("Relation Name") in TABLES and "Scan" in node["Node Type"]:
+                each = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+                each += node.get("Rows Removed by Index Recheck", 0)
+                read += round(each * node["Actual Loops"])
+                if node["Node Type"] == "Seq Scan":
+                    into.scans.append(node["Relation Name"])
+        into.rows = max(into.rows, read)
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from walk(child)
+
+
+def look_sqlite(name: str, params: Any, into: Seen, execute: Callable[..., Any]) -> Any:
+    """
+    Read the plan, then count steps of SQLite's machine while it runs: a row costs some tens.
+    """
+    given = {key: sql._for_sqlite(value, connection) for key, value in params.items()}
+    for text in sql.statements("sqlite")[name]:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN QUERY PLAN {text}", given)
+            for *_, detail in cursor.fetchall():
+                # In the order of an index, a limit may end it; how far it went, the steps say.
+                if detail in [f"SCAN {table}" for table in TABLES]:
+                    into.scans.append(detail)
+                if " INDEX " in detail:
+                    into.indexes.add(detail.split(" INDEX ")[1].split(" ")[0])
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 100
+        return 0
+
+    connection.connection.set_progress_handler(count, 100)
+    try:
+        return execute(connection, name, params)
+    finally:
+        connection.connection.set_progress_handler(None, 0)
+        into.rows = max(into.rows, steps // 10)
