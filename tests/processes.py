@@ -1,8 +1,8 @@
 """
 Real worker processes for tests: started on the test database, watched, signalled, put away.
 
-Nothing here sleeps to "let it happen": every wait is for a row, an event of the log or a line of the
-handlers' journal, and fails with what was seen when it does not come.
+Nothing here sleeps to "let it happen": every wait is for a row, an event of the log or a line of
+the handlers' journal, and fails with what was seen when it does not come.
 """
 
 from __future__ import annotations

@@ -33,6 +33,13 @@ class _Circuit:
     until: float | None = None
     probing: bool = False
 
+    def wait(self, now: float) -> float:
+        """How long until a message may be tried; 0: at once, as the probe."""
+        left = (self.until or 0.0) - now
+        if left > 0:
+            return left
+        return PROBE_WAIT if self.probing else 0.0
+
 
 class Breakers:
     """The circuits of one process. The pump asks and tells; the housekeeper talks to the table."""
@@ -53,20 +60,22 @@ class Breakers:
         self._changed: dict[str, str | None] = {}
         self._lock = threading.Lock()
 
-    def hold(self, handler: Handler | None) -> float | None:
-        """Return how long a message must wait, or None when it may run (maybe as the probe)."""
-        if handler is None or handler.circuit is None:
-            return None
+    def hold(self, *run: Handler | None) -> float | None:
+        """
+        Return how long a run must wait, or None when it may start (maybe as the probe).
+
+        A run is held as a whole: its messages must not pass each other.
+        """
+        names = {handler.name for handler in run if handler is not None}
         with self._lock:
-            circuit = self._circuits.get(handler.name)
-            if circuit is None or circuit.until is None:
-                return None
-            left = circuit.until - self._time()
-            if left > 0:
-                return left
-            if circuit.probing:
-                return PROBE_WAIT
-            circuit.probing = True
+            now = self._time()
+            circuits = [circuit for name, circuit in self._circuits.items() if name in names]
+            tripped = [circuit for circuit in circuits if circuit.until is not None]
+            waits = [wait for circuit in tripped if (wait := circuit.wait(now))]
+            if waits:
+                return max(waits)
+            for circuit in tripped:
+                circuit.probing = True
             return None
 
     def report(self, handler: Handler | None, *, failed: bool, error: str = "") -> None:
@@ -93,12 +102,16 @@ class Breakers:
         if not self._handlers.has_circuits:
             return
         with self._lock:
-            changed, self._changed = self._changed, {}
+            changed = dict(self._changed)
         for name, error in changed.items():
             if error is None:
                 Breaker.objects.using(self._using).filter(name=name).delete()
             else:
                 self._store(name, error)
+            with self._lock:
+                # Only now: what could not be written must be written later.
+                if self._changed.get(name, ...) == error:
+                    del self._changed[name]
         self._read(changed)
 
     def _failed(self, name: str, circuit: _Circuit, error: str) -> None:
@@ -171,8 +184,10 @@ class Breakers:
                 if handler is None or handler.circuit is None or name in self._changed:
                     continue
                 circuit = self._circuits.setdefault(name, _Circuit(handler.circuit))
-                if circuit.until is None:
-                    circuit.until = self._time() + (until - now).total_seconds()
+                end = self._time() + (until - now).total_seconds()
+                if not circuit.probing and (circuit.until is None or circuit.until < end - 0.5):
+                    # Opened elsewhere, or a probe elsewhere failed: no need to try it here too.
+                    circuit.until = end
             for name, circuit in self._circuits.items():
                 gone = name not in stored and name not in self._changed and name not in own
                 if gone and circuit.until is not None and not circuit.probing:

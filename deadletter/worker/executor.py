@@ -93,6 +93,13 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
     return handler
 
 
+class TookTooLong(TimeoutError):
+    """An attempt was ended because it took longer than its handler's timeout."""
+
+    def __init__(self, seconds: float | None) -> None:
+        super().__init__(f"took longer than {seconds} s")
+
+
 class TransactionLeftOpen(Exception):
     """A handler returned inside a transaction it had begun; it was rolled back."""
 

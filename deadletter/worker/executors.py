@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
 
+from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
-from .executor import Overtaken, Report, admit, execute, failure
+from .executor import Overtaken, Report, TookTooLong, admit, execute, failure
 from .holding import Holding, Holdings
 from .registry import Registry
+
+logger = logging.getLogger("deadletter")
 
 Outcome = tuple[Holding, Report | Release]
 
@@ -38,7 +42,8 @@ class Executors:
         ready: Callable[[], None],
     ) -> None:
         self.concurrency = concurrency
-        self.outcomes: deque[Outcome] = deque()
+        #: Each entry belongs into one transaction: an outcome, or a failure and what it releases.
+        self.outcomes: deque[Sequence[Outcome]] = deque()
         #: How many outcomes may gather before the pump is told although there is more to run.
         self.enough = 1
         self._holdings = holdings
@@ -54,21 +59,17 @@ class Executors:
     def add_thread(self) -> None:
         threading.Thread(target=self._work, name="deadletter-executor", daemon=True).start()
 
-    def replace(self, holding: Holding) -> None:
-        """Make up for the slot of a handler that was given up on."""
-        if holding.on_loop:
-            self._event_loop().add_slot()
-        else:
-            self.add_thread()
-
     def put(self, run: list[Holding]) -> None:
         """Take a run: in order inside, side by side with the others."""
+        is_async = [holding.handler is not None and holding.handler.is_async for holding in run]
         for place, holding in enumerate(run, 1):
             holding.behind = run[place:]
-        if all(holding.handler is not None and holding.handler.is_async for holding in run):
-            for holding in run:
-                holding.on_loop = True
-            self._event_loop().put(run)
+            holding.on_loop = all(is_async)
+        if self._loop is None and any(is_async):
+            # Here and nowhere else: two threads that needed it at once would make two.
+            self._loop = _Loop(self, self._holdings, self._handlers)
+        if self._loop is not None and all(is_async):
+            self._loop.put(run)
         else:
             self._runs.put(run)
 
@@ -99,11 +100,15 @@ class Executors:
 
     def _execute(self, holding: Holding) -> Report:
         self._holdings.start(holding)
-        message = holding.message
-        handler = holding.handler
-        if handler is not None and handler.is_async:
-            return self._event_loop().wait_for(holding)
-        return execute(message, self._handlers, using=self._using)
+        message, handler = holding.message, holding.handler
+        try:
+            if self._loop is not None and handler is not None and handler.is_async:
+                return self._loop.wait_for(holding)
+            return execute(message, self._handlers, using=self._using)
+        except BaseException as error:
+            # Never expected; but this thread must live, and its message be settled.
+            logger.exception("message %s %s could not be executed", message.name, message.id)
+            return Failure(message.id, error=describe(error).text, token=message.token)
 
     def finished(self, holding: Holding, report: Report) -> bool:
         """Hand an outcome back; False when the pump has given up on it and replaced its thread."""
@@ -111,28 +116,40 @@ class Executors:
         if not holding.decide():
             return False
         self._holdings.finish(holding, failed=failed)
-        self.outcomes.append((holding, report))
+        outcomes: list[Outcome] = [(holding, report)]
         if failed:
-            self.give_back(holding.behind)
+            outcomes += _released(behind for behind in holding.behind if behind.take())
+        self.outcomes.append(outcomes)
         if len(self.outcomes) >= self.enough or self._runs.empty():
             self._ready()
         return True
 
     def give_back(self, run: Iterable[Holding]) -> None:
-        """Return messages that were not started: the cascade release."""
+        """Return messages that were not started."""
         self.abandon(holding for holding in run if holding.take())
 
     def abandon(self, run: Iterable[Holding]) -> None:
         """Return messages whatever their handlers are doing; their own results come too late."""
-        for holding in run:
-            if holding.decide():
-                release = Release(holding.message.id, 0, holding.message.token)
-                self.outcomes.append((holding, release))
+        if outcomes := _released(run):
+            self.outcomes.append(outcomes)
 
-    def _event_loop(self) -> _Loop:
-        if self._loop is None:
-            self._loop = _Loop(self, self._holdings, self._handlers)
-        return self._loop
+    def give_up(self, holding: Holding, report: Failure) -> bool:
+        """Report in place of a handler that does not end, and make up for its slot."""
+        if not self.finished(holding, report):
+            return False
+        if holding.on_loop and self._loop is not None:
+            self._loop.add_slot()
+        else:
+            self.add_thread()
+        return True
+
+
+def _released(run: Iterable[Holding]) -> list[Outcome]:
+    return [
+        (holding, Release(holding.message.id, 0, holding.message.token))
+        for holding in run
+        if holding.decide()
+    ]
 
 
 class _Loop:
@@ -170,19 +187,30 @@ class _Loop:
         task.add_done_callback(self._runs.discard)
 
     async def _run(self, run: list[Holding]) -> None:
-        async with self._slots:
-            for holding in run:
-                if not holding.take():
-                    return
-                self._holdings.start(holding)
-                report = await self._execute(holding)
-                if not self._executors.finished(holding, report) or isinstance(report, Failure):
-                    return
+        await self._slots.acquire()
+        if await self._run_in_order(run):
+            self._slots.release()
+
+    async def _run_in_order(self, run: list[Holding]) -> bool:
+        """The async form of `Executors._run`; False when its slot was replaced."""
+        for holding in run:
+            if not holding.take():
+                return True
+            self._holdings.start(holding)
+            report = await self._execute(holding)
+            if not self._executors.finished(holding, report):
+                return False
+            if isinstance(report, Failure):
+                return True
+        return True
 
     async def _execute(self, holding: Holding) -> Report:
         # A fresh context each, as in `execute`.
         context = contextvars.copy_context()
-        return await self._loop.create_task(self._call(holding), context=context)
+        try:
+            return await self._loop.create_task(self._call(holding), context=context)
+        except BaseException as error:  # noqa: BLE001 - a handler may even cancel its own task
+            return failure(holding.message, holding.handler, error, holding.before)
 
     async def _call(self, holding: Holding) -> Report:
         """The async form of `execute`."""
@@ -190,13 +218,14 @@ class _Loop:
         handler = admit(message, self._handlers)
         if isinstance(handler, Failure):
             return handler
-        before = message.status
+        # The deadline is the handler's own: the pump steps in only when it ignores this.
+        limit = asyncio.timeout(handler.seconds)
         try:
-            # The deadline is the handler's own: the pump steps in only when it ignores this.
-            async with asyncio.timeout(handler.seconds):
+            async with limit:
                 await handler.function(message)
-        except BaseException as error:  # noqa: BLE001 - a failure of the message
+        except BaseException as raised:  # noqa: BLE001 - a failure of the message
+            error = TookTooLong(handler.seconds) if limit.expired() else raised
             # The ORM's threads of async code are not ours: drop what the error may have broken.
             await sync_to_async(close_old_connections)()
-            return failure(message, handler, error, before)
+            return failure(message, handler, error, holding.before)
         return Completion(message.id, token=message.token)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from ..lifecycle import Claimed
+from ..status import Status
 from .ledger import Ledger, Stage
 from .registry import Handler
 
@@ -20,6 +21,8 @@ class Holding:
     #: When the lease ends; counted from before the claim was sent, so never too late.
     until: float
     handler: Handler | None
+    #: The stages it had passed when it was claimed.
+    before: Status
     #: The rest of its run behind it, in order.
     behind: Sequence[Holding] = ()
     #: Its run is on the event loop, not in a thread.
@@ -79,11 +82,17 @@ class Holdings:
         return self._by_id.get(id)
 
     def add(self, message: Claimed, *, since: float, handler: Handler | None) -> Holding:
+        """
+        Hold a message. If it is held already, that lease was lost and this one takes its place.
+
+        The old holding keeps its slot until it is dismissed: its handler may still be running.
+        """
         holding = Holding(
             message,
             self.ledger.hold(message.id, message.token),
             since + message.lease.total_seconds(),
             handler,
+            message.status,
         )
         self._by_id[message.id] = holding
         return holding
@@ -92,6 +101,13 @@ class Holdings:
         holding = self._by_id.pop(id, None)
         if holding is not None:
             self.ledger.drop(holding.slot)
+
+    def dismiss(self, holding: Holding) -> bool:
+        """Say whether a newer holding of the message took its place; if so, forget it."""
+        if self._by_id.get(holding.message.id) is holding:
+            return False
+        self.ledger.drop(holding.slot)
+        return True
 
     def start(self, holding: Holding) -> None:
         self.ledger.mark(holding.slot, Stage.RUNNING)

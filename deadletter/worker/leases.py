@@ -6,15 +6,15 @@ import logging
 import math
 from collections.abc import Sequence
 
-from ..lifecycle import Failure
-from ..lifecycle.settle import refunding, renewing
-from ..lifecycle.transaction import in_transaction
+from ..lifecycle import Release, streams
+from ..lifecycle.settle import refunding, releasing, renewing
+from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
-from ..status import FailureReason
+from .executor import TookTooLong, failure
 from .executors import Executors
 from .holding import Holding, Holdings
 from .options import Options
-from .tally import Reports, Tally
+from .tally import Tally
 
 #: Seconds between two looks at everything held.
 INTERVAL = 0.05
@@ -33,25 +33,25 @@ class Leases:
         self._executors = executors
         self._tally = tally
         self._next = 0.0
+        #: Never started, but the lease may be over: token by id, until the charge is taken off.
+        self.owed: dict[int, str] = {}
         #: Threads that were given up on and may never come back.
         self.stuck = 0
 
-    def check(self, now: float, reports: Reports) -> None:
+    def check(self, now: float) -> None:
         if now < self._next:
             return
         self._next = now + INTERVAL
         held = list(self._holdings)
         for holding in held:
-            self._time_out(holding, now, reports)
+            self._time_out(holding, now)
         due = [h for h in held if h.until - now < h.message.lease.total_seconds() / 2]
         if due:
             self._keep(due, now)
 
     def _keep(self, due: Sequence[Holding], now: float) -> None:
         """Renew what runs at half its lease; what has waited that long unstarted goes back."""
-        waiting = [h for h in due if h.is_waiting]
-        self._refund([h for h in waiting if h.until <= now and h.take()])
-        self._executors.give_back(h for h in waiting if h.until > now)
+        self._executors.give_back(due)
         running = {h.message.id: h for h in due if h.is_running}
         if running:
             self._renew(running, now)
@@ -74,18 +74,26 @@ class Leases:
                     message_id=id,
                 )
 
-    def _refund(self, over: Sequence[Holding]) -> None:
-        """Take the charge off what was never started although its lease ran out."""
-        if not over:
-            return
-        tokens = {h.message.id: h.message.token for h in over}
-        in_transaction(lambda tx: refunding(tx, tokens), using=self._options.using)
-        for holding in over:
-            holding.decide()
-            self._holdings.remove(holding.message.id)
-        self._tally.released += len(over)
+    def settle_debts(self) -> None:
+        """
+        Give back, uncharged, what was never started and may no longer be ours.
 
-    def _time_out(self, holding: Holding, now: float, reports: Reports) -> None:
+        Release and refund have opposite guards on one `now`: one of them takes the attempt off,
+        unless somebody else has claimed the message since. Must come before the next claim: that
+        would charge an expired lease, or quarantine a message that was never handled.
+        """
+        releases = [Release(id, 0, token) for id, token in self.owed.items()]
+
+        def work(tx: Transaction) -> int:
+            streams.lock(tx, self.owed)
+            return len(releasing(tx, releases)) + len(refunding(tx, self.owed))
+
+        if self.owed:
+            # Kept, and tried again, when the database is away.
+            self._tally.released += in_transaction(work, using=self._options.using)
+            self.owed = {}
+
+    def _time_out(self, holding: Holding, now: float) -> None:
         """End an attempt that takes too long: the slot comes back, the late result is refused."""
         deadline = holding.deadline
         if deadline is None or now < deadline:
@@ -93,31 +101,19 @@ class Leases:
         is_async = holding.handler is not None and holding.handler.is_async
         if is_async and now < deadline + CANCELLATION:
             return
-        if not holding.decide():
-            return
         message, handler = holding.message, holding.handler
         seconds = handler.seconds if handler else None
+        report = failure(message, handler, TookTooLong(seconds), holding.before)
+        if not self._executors.give_up(holding, report):
+            return
+        self.stuck += 1
         event(
             logging.WARNING,
             "message_timed_out",
-            "message {name} {message_id} of queue {queue} took longer than {seconds} s; its "
-            "attempt failed, its slot is replaced and the process will recycle",
+            "message {name} {message_id} of queue {queue} took longer than {seconds} s and does "
+            "not end: its slot is replaced, the process will recycle",
             name=message.name,
             message_id=message.id,
             queue=message.queue,
             seconds=seconds,
         )
-        self.stuck += 1
-        self._executors.replace(holding)
-        reports.add(
-            Failure(
-                message.id,
-                error=f"TimeoutError: took longer than {seconds} s",
-                reason=FailureReason.TIMEOUT_EXCEEDED,
-                exception="TimeoutError",
-                max_attempts=handler.max_attempts if handler and handler.has_own_limit else None,
-                unlimited=bool(handler and handler.max_attempts is None),
-                token=message.token,
-            )
-        )
-        self._executors.give_back(holding.behind)

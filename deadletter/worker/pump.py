@@ -11,15 +11,16 @@ import math
 import random
 import threading
 from collections.abc import Callable, Sequence
-from time import monotonic
+from time import monotonic, sleep
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import DataError, IntegrityError, connections
 from django.db.utils import Error as DatabaseError
 
-from ..lifecycle import ClaimRequest, Failure, Release, WorkBatch, process_batch
+from ..lifecycle import ClaimRequest, Completion, Failure, Release, WorkBatch, process_batch
 from ..logs import event
 from ..models import Message
 from .breaker import Breakers
+from .executor import Report
 from .executors import Executors
 from .holding import Holding, Holdings
 from .leases import INTERVAL, Leases
@@ -76,7 +77,7 @@ class Pump:
         self._outage = 0.0
         self._pause = 0.0
         self._next_look = 0.0
-        self._last_found = 0.0
+        self._last_sign = 0.0
         self._rate = 0.0
         self._measured = monotonic()
         self._finished = 0
@@ -93,7 +94,7 @@ class Pump:
                     self.prepare()
                     self.prepare = None
                 self.turn()
-            except (OperationalError, InterfaceError) as error:
+            except DatabaseError as error:
                 self._survive(error)
             else:
                 self._outage = 0.0
@@ -104,7 +105,7 @@ class Pump:
     def is_done(self) -> bool:
         if self._outage and monotonic() > self._stop_at + LAST_TRY:
             return True
-        busy = self._reports or self._executors.outcomes or len(self._holdings)
+        busy = self._reports or self._executors.outcomes or len(self._holdings) or self.leases.owed
         return not self._claiming and not busy
 
     def stop(self, *, grace: float) -> None:
@@ -121,8 +122,12 @@ class Pump:
         self._woken.clear()
         if not self._claiming:
             self._give_back(now)
-        self.leases.check(now, self._reports)
+        elif woken:
+            # What is sent right after a notification has none of its own: see lifecycle.notify.
+            self._last_sign = now
+        self.leases.check(now)
         self._collect()
+        self._set_debts_aside(now)
         looking = self._claiming and (woken or bool(self._reports) or now >= self._next_look)
         room = self._room(now) if looking else 0
         if looking and not room:
@@ -135,20 +140,38 @@ class Pump:
 
     def _collect(self) -> None:
         """Take over what the executors have finished."""
-        outcomes = self._executors.outcomes
-        while outcomes:
-            holding, report = outcomes.popleft()
-            self._reports.add(report)
-            if isinstance(report, Release):
-                self._breakers.cancel_probe(holding.handler)
-                continue
-            self._finished += 1
-            if isinstance(report, Failure):
-                self._breakers.report(
-                    holding.handler, failed=not report.deferred, error=str(report.error)
-                )
-            else:
-                self._breakers.report(holding.handler, failed=False)
+        while self._executors.outcomes:
+            for holding, report in self._executors.outcomes.popleft():
+                if self._holdings.dismiss(holding):
+                    # Lost its lease, and this very process claimed the message anew.
+                    self.tally.lost += 1
+                    self._breakers.cancel_probe(holding.handler)
+                    continue
+                self._reports.add(report)
+                self._tell_breakers(holding, report)
+
+    def _tell_breakers(self, holding: Holding, report: Report | Release) -> None:
+        if isinstance(report, Release):
+            self._breakers.cancel_probe(holding.handler)
+            return
+        self._finished += 1
+        if not isinstance(report, Failure):
+            self._breakers.report(holding.handler, failed=False)
+        elif report.deferred:
+            # Its handler was never called: this says nothing about it.
+            self._breakers.cancel_probe(holding.handler)
+        else:
+            self._breakers.report(holding.handler, failed=True, error=str(report.error))
+
+    def _set_debts_aside(self, now: float) -> None:
+        """A release whose lease may be over would be refused, and the message stay charged."""
+        for release in list(self._reports.releases):
+            holding = self._holdings.get(release.id)
+            if holding is not None and holding.until <= now:
+                self._reports.discard(release)
+                self._holdings.remove(release.id)
+                self.leases.owed[release.id] = holding.message.token
+        self.leases.settle_debts()
 
     def _room(self, now: float) -> int:
         """Say how many messages to ask for: enough for a moment, none that would only wait."""
@@ -162,7 +185,8 @@ class Pump:
         if self.options.max_messages is not None:
             left = self.options.max_messages - self.tally.executed - len(self._holdings)
             room = min(room, left)
-            self._claiming = self.tally.executed < self.options.max_messages
+            if self.tally.executed >= self.options.max_messages:
+                self._claiming = False
         return max(room, 0)
 
     def _wanted(self) -> int:
@@ -183,55 +207,67 @@ class Pump:
                 claim=request if room else None,
                 using=self.options.using,
             )
-        except (OperationalError, InterfaceError):
-            self._unsure |= reports.ids
-            raise
-        except DatabaseError as error:
+        except (DataError, IntegrityError) as error:
+            if not reports:
+                raise
             self._exchange_singly(error)
             return
+        except DatabaseError:
+            self._unsure |= reports.ids
+            raise
         self._reports = Reports()
         self._settled(reports, batch)
         if room:
-            self._claimed(batch, asked, room)
+            self._claimed(batch, asked)
+            # What failed in this transaction was not claimed by it, though it may be due already.
+            found = len(batch.messages) + len(batch.dead)
+            self._plan_next_look(found=found, room=room, is_all=not reports.failures)
 
     def _exchange_singly(self, error: DatabaseError) -> None:
         """One report cannot be stored: find it, and let neither the others nor the loop suffer."""
         event(logging.ERROR, "report_refused", "a report was refused: {error}", error=str(error))
-        reports, self._reports = self._reports, Reports()
-        for report in reports.all():
-            alone = Reports()
-            alone.add(report)
-            try:
-                self._settle_alone(alone)
-            except DatabaseError:
-                alone = Reports()
-                if isinstance(report, Failure):
-                    alone.add(
-                        Failure(report.id, "its error could not be stored", token=report.token)
-                    )
-                self._settle_alone(alone)
-                self._holdings.remove(report.id)
+        for report in self._reports.all():
+            # A database that goes away meanwhile ends this, and the rest is reported later.
+            if not self._settle_alone(report):
+                plain = Failure(report.id, "its outcome could not be stored", token=report.token)
+                if not self._settle_alone(plain):
+                    # Nothing can be said of it: its lease runs out, and the claim judges it.
+                    self._holdings.remove(report.id)
+            self._reports.discard(report)
 
-    def _settle_alone(self, alone: Reports) -> None:
-        batch = process_batch(
+    def _settle_alone(self, report: Completion | Failure | Release) -> bool:
+        alone = Reports()
+        alone.add(report)
+        try:
+            batch = self._process(alone)
+        except (DataError, IntegrityError):
+            return False
+        self._settled(alone, batch)
+        return True
+
+    def _process(self, alone: Reports) -> WorkBatch:
+        return process_batch(
             worker=self.options.name,
             completions=alone.completions,
             failures=alone.failures,
             releases=alone.releases,
             using=self.options.using,
         )
-        self._settled(alone, batch)
 
     def _settled(self, reports: Reports, batch: WorkBatch) -> None:
         reports.count(batch, self.tally)
         lost = set(batch.lost)
         if unsure := lost & self._unsure:
-            # The broken transaction had been committed: what is gone was settled by it.
+            # The broken transaction had been committed: what is gone, or waits without a lease,
+            # was settled by it.
             rows = Message.objects.using(self.options.using).filter(pk__in=unsure)
-            done = unsure - set(rows.values_list("pk", flat=True))
+            leased = rows.filter(lease_token__isnull=False)
+            done = unsure - set(leased.values_list("pk", flat=True))
             lost -= done
             self.tally.lost -= len(done)
             self.tally.completed += sum(item.id in done for item in reports.completions)
+            self.tally.failed += sum(item.id in done for item in reports.failures)
+            self.tally.released += sum(item.id in done for item in reports.releases)
         self._unsure.clear()
         for id in (*reports.ids, *reports.settled, *reports.overtaken):
             self._holdings.remove(id)
@@ -244,19 +280,18 @@ class Pump:
                 message_id=id,
             )
 
-    def _claimed(self, batch: WorkBatch, asked: float, room: int) -> None:
+    def _claimed(self, batch: WorkBatch, asked: float) -> None:
         for run in batch.runs():
             held = [
                 self._holdings.add(message, since=asked, handler=self._handlers.get(message.name))
                 for message in run
             ]
-            wait = next((w for h in held if (w := self._breakers.hold(h.handler))), None)
+            wait = self._breakers.hold(*(h.handler for h in held))
             if wait is None:
                 self._executors.put(held)
             else:
                 self._put_back(held, wait)
         self._executors.enough = max(1, len(batch.messages) // 2)
-        self._plan_next_look(found=len(batch.messages) + len(batch.dead), room=room)
 
     def _put_back(self, run: Sequence[Holding], wait: float) -> None:
         """A breaker holds the name: uncounted, and spread so that they do not return as one."""
@@ -266,18 +301,18 @@ class Pump:
             delay = wait * random.uniform(1.0, 1.2)  # noqa: S311 - spreads, hides no secret
             self._reports.add(Release(holding.message.id, delay, holding.message.token))
 
-    def _plan_next_look(self, *, found: int, room: int) -> None:
+    def _plan_next_look(self, *, found: int, room: int, is_all: bool) -> None:
         now = monotonic()
         if found:
-            self._last_found = now
+            self._last_sign = now
             self._pause = 0.0
         if found >= room:
             self._next_look = now
             return
-        if not found and self.options.drain and not len(self._holdings):
+        if not found and is_all and self.options.drain and not len(self._holdings):
             self._claiming = False
         limit = self.options.poll
-        if now - self._last_found < ALERT:
+        if now - self._last_sign < ALERT:
             limit = min(limit, 4 * SHORTEST_PAUSE)
         self._pause = min(max(self._pause * 2, SHORTEST_PAUSE), limit)
         self._next_look = now + self._pause
@@ -296,7 +331,10 @@ class Pump:
             return
         now = monotonic()
         if self._outage:
-            self._stopped.wait(self._outage) if self._claiming else self._stopped.wait(0.1)
+            if self._claiming:
+                self._stopped.wait(self._outage)
+            else:
+                sleep(min(self._outage, 0.2))
             return
         pause = INTERVAL if len(self._holdings) else self.options.poll
         if self._executors.outcomes:

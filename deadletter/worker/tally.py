@@ -57,6 +57,11 @@ class Reports:
         for outcome in outcomes:
             self.add(outcome)
 
+    def discard(self, report: Completion | Failure | Release) -> None:
+        for reports in (self.completions, self.failures, self.releases):
+            if report in reports:
+                reports.remove(report)  # type: ignore[arg-type]
+
     def __bool__(self) -> bool:
         return bool(self.completions or self.failures or self.releases)
 

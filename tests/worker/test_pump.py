@@ -1,0 +1,402 @@
+"""The pump, step by step: what it does when threads, leases and the database get in its way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import DataError, InternalError, OperationalError
+
+from deadletter import FailureReason, send
+from deadletter.backoff import Backoff
+from deadletter.models import Message, PoisonRecord
+from deadletter.worker import executors, leases, pump
+from deadletter.worker.ledger import SLOTS
+from deadletter.worker.options import Options
+from deadletter.worker.process import WorkerProcess
+from tests.processes import wait_until
+
+from .rows import attempts, rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def stepped(transactional_db: None) -> Iterator[Callable[..., WorkerProcess]]:
+    """Make a worker whose pump turns only when the test says so: `stepped().pump.turn()`."""
+    made: list[WorkerProcess] = []
+
+    def make(**options: Any) -> WorkerProcess:
+        process = WorkerProcess(Options(name="here", **options))
+        process._housekeeper.refresh()
+        made.append(process)
+        return process
+
+    yield make
+    for process in made:
+        process._executors.stop()
+
+
+def turn_until(process: WorkerProcess, condition: Callable[[], Any]) -> None:
+    def turned() -> Any:
+        process.pump.turn()
+        return condition()
+
+    wait_until(turned, patience=10)
+
+
+def assert_holds_nothing(process: WorkerProcess) -> None:
+    assert len(process._holdings) == 0
+    assert process._holdings.ledger.room == SLOTS
+    assert process._holdings.ledger.entries() == []
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_every_message_is_counted_once(run, handles, atomic):
+    handles("job", lambda message: None, atomic=atomic)
+    for _ in range(20):
+        send("job")
+
+    process = run()
+
+    assert process.pump.tally.completed == 20
+    assert process.pump.tally.lost == 0
+    assert_holds_nothing(process)
+
+
+def test_a_failure_and_the_messages_behind_it_are_reported_together(stepped, handles, monkeypatch):
+    def fail(message):
+        raise RuntimeError("no")
+
+    handles("job", fail)
+    for _ in range(3):
+        send("job", stream="s")
+    process = stepped()
+    entries = []
+
+    class Outcomes(deque):
+        def append(self, entry):
+            entries.append([type(report).__name__ for _, report in entry])
+            super().append(entry)
+
+    process._executors.outcomes = Outcomes()
+
+    turn_until(process, lambda: entries)
+
+    # One entry is one transaction: the pump cannot look in between.
+    assert entries == [["Failure", "Release", "Release"]]
+    turn_until(process, lambda: not len(process._holdings))
+    assert sorted(rows().values()) == [0, 0, 1]
+
+
+def test_a_message_claimed_again_by_the_process_that_lost_it_is_settled_once(
+    stepped, handles, clock
+):
+    gate = threading.Event()
+    seen = []
+
+    def slow_first_time(message):
+        seen.append(message.attempt)
+        if message.attempt == 1:
+            gate.wait(20)
+
+    handles("job", slow_first_time)
+    id = send("job").pk
+    process = stepped()
+    turn_until(process, lambda: seen == [1])
+
+    clock.advance(61)
+    turn_until(process, lambda: not rows())
+    gate.set()
+    turn_until(process, lambda: process.pump.tally.lost)
+
+    assert seen == [1, 2]
+    assert (process.pump.tally.completed, process.pump.tally.lost) == (1, 1)
+    assert not Message.objects.filter(pk=id).exists()
+    assert_holds_nothing(process)
+
+
+def test_what_waited_through_an_outage_longer_than_its_lease_is_not_charged(
+    stepped, handles, clock, policy, monkeypatch
+):
+    policy(max_attempts=1)
+    gate = threading.Event()
+    started = threading.Event()
+
+    def slow(message):
+        started.set()
+        gate.wait(20)
+
+    handles("job", slow)
+    ids = [send("job", stream="s").pk for _ in range(3)]
+    process = stepped()
+    turn_until(process, started.is_set)
+    away = OperationalError("the database is away")
+    real = leases.in_transaction
+    failures = iter([away, away])
+
+    def fails_twice(work, **options):
+        if (error := next(failures, None)) is not None:
+            raise error
+        return real(work, **options)
+
+    monkeypatch.setattr(leases, "in_transaction", fails_twice)
+    clock.advance(61)
+    for holding in process._holdings:
+        holding.until = time.monotonic() - 1
+
+    for _ in range(2):
+        process.pump.leases._next = 0.0
+        with pytest.raises(OperationalError):
+            process.pump.turn()
+    process.pump.stop(grace=0)
+    turn_until(process, lambda: process.pump.is_done)
+
+    gate.set()
+    assert rows() == dict.fromkeys(ids, 0)
+    assert not PoisonRecord.objects.exists()
+    assert_holds_nothing(process)
+
+
+def test_a_stop_is_not_undone_by_the_count_of_messages(stepped):
+    process = stepped(max_messages=10)
+
+    process.pump.stop(grace=1)
+    process.pump._room(time.monotonic())
+
+    assert process.pump.is_done
+
+
+def test_waiting_for_the_last_of_max_messages_takes_few_turns(handles, transactional_db):
+    gate = threading.Event()
+    handles("job", lambda message: gate.wait(20))
+    send("job")
+    process = WorkerProcess(Options(name="here", max_messages=1))
+    turns = count_turns(process)
+    thread = threading.Thread(target=process.run)
+    thread.start()
+
+    wait_until(lambda: process._holdings.running())
+    before, start = len(turns), time.monotonic()
+    wait_until(lambda: time.monotonic() > start + 0.5)
+    taken = len(turns) - before
+    gate.set()
+    thread.join(20)
+
+    assert taken < 0.5 / 0.005 * 1.5
+    assert process.pump.tally.completed == 1
+
+
+def test_max_messages_is_exact(run, handles):
+    handles("job", lambda message: None, atomic=True)
+    for _ in range(30):
+        send("job")
+
+    process = run(max_messages=7)
+
+    assert process.pump.tally.completed == 7
+    assert len(rows()) == 23
+
+
+@pytest.mark.parametrize(
+    "error", [InternalError("read-only transaction"), OperationalError("gone")]
+)
+def test_whatever_the_database_refuses_is_tried_again_later_and_nothing_is_lost(
+    handles, monkeypatch, transactional_db, error
+):
+    monkeypatch.setattr(pump, "LONGEST_RETRY", 0.1)
+    done = []
+    handles("job", lambda message: done.append(message.id))
+    ids = [send("job").pk for _ in range(5)]
+    calls = []
+    real = pump.process_batch
+
+    def refuse(**given):
+        calls.append(given)
+        if 2 <= len(calls) <= 4:
+            raise error
+        return real(**given)
+
+    monkeypatch.setattr(pump, "process_batch", refuse)
+    process = WorkerProcess(Options(name="here", drain=True))
+
+    process.run()
+
+    assert sorted(done) == ids
+    assert rows() == {}
+    assert process.pump.tally.completed == 5
+    assert len(calls) < 20
+    assert_holds_nothing(process)
+
+
+def test_a_worker_told_to_stop_while_the_database_is_away_does_not_spin(
+    running, handles, monkeypatch
+):
+    monkeypatch.setattr(pump, "LAST_TRY", 1.0)
+    calls = []
+
+    def away(**given):
+        calls.append(time.monotonic())
+        raise OperationalError("away")
+
+    with running(grace=0, poll=0.05) as process:
+        gate = threading.Event()
+        handles("job", lambda message: gate.wait(20))
+        send("job")
+        wait_until(process._holdings.running)
+        monkeypatch.setattr(pump, "process_batch", away)
+        gate.set()
+        wait_until(lambda: calls)
+        before = len(calls)
+        process.stop()
+        wait_until(lambda: process.pump.is_done, patience=5)
+
+    assert len(calls) - before <= 15
+
+
+def test_a_report_that_cannot_be_stored_harms_no_other(stepped, handles, monkeypatch):
+    handles("job", lambda message: None)
+    ids = [send("job").pk for _ in range(4)]
+    process = stepped()
+    real = pump.process_batch
+    away = iter([True])
+
+    def refuse(**given):
+        if any(item.id == ids[1] for item in given["completions"]):
+            raise DataError("cannot be stored")
+        # And the database goes away in the middle of it.
+        if any(item.id == ids[2] for item in given["completions"]) and next(away, False):
+            raise OperationalError("away")
+        return real(**given)
+
+    monkeypatch.setattr(pump, "process_batch", refuse)
+
+    def settled():
+        try:
+            process.pump.turn()
+        except OperationalError:
+            return False
+        return not len(process._holdings)
+
+    wait_until(settled, patience=10)
+
+    assert rows() == {ids[1]: 1}
+    [left] = Message.objects.all()
+    assert left.error == "its outcome could not be stored"
+    assert_holds_nothing(process)
+
+
+def test_a_report_that_was_already_applied_counts_as_done(stepped, handles, monkeypatch, caplog):
+    def fail(message):
+        raise RuntimeError("no")
+
+    handles("good", lambda message: None)
+    handles("bad", fail)
+    handles("last", fail, max_attempts=1)
+    send("good")
+    bad = send("bad").pk
+    last = send("last").pk
+    process = stepped()
+    real = pump.process_batch
+    cut = []
+
+    def answer_is_lost(**given):
+        batch = real(**given)
+        if given["completions"] or given["failures"]:
+            cut.append(given)
+            if len(cut) <= 3:
+                raise OperationalError("server closed the connection unexpectedly")
+        return batch
+
+    monkeypatch.setattr(pump, "process_batch", answer_is_lost)
+
+    def settled():
+        try:
+            process.pump.turn()
+        except OperationalError:
+            return False
+        return not len(process._holdings) and not Message.objects.filter(name="good").exists()
+
+    wait_until(settled, patience=10)
+
+    assert rows() == {bad: 1}
+    assert len(Message.objects.get().history) == 1
+    [poison] = PoisonRecord.objects.all()
+    assert (poison.message_id, poison.attempts) == (last, 1)
+    assert process.pump.tally.lost == 0
+    assert process.pump.tally.completed == 1
+    assert "lease" not in caplog.text
+    assert_holds_nothing(process)
+
+
+def test_an_executor_survives_what_execute_never_does(stepped, handles, monkeypatch):
+    def broken(*args, **kwargs):
+        raise SystemExit("a bug of ours")
+
+    handles("job", lambda message: None)
+    process = stepped(concurrency=1)
+    real = executors.execute
+    monkeypatch.setattr(executors, "execute", broken)
+    bad = send("job").pk
+    turn_until(process, lambda: Message.objects.filter(error__contains="a bug of ours").exists())
+    monkeypatch.setattr(executors, "execute", real)
+    good = send("job").pk
+    turn_until(process, lambda: not Message.objects.filter(pk=good).exists())
+
+    assert attempts(bad) == 1
+    assert_holds_nothing(process)
+
+
+def test_stages_done_before_a_timeout_are_kept(run, handles, policy):
+    gate = threading.Event()
+    policy(cooldown=0)
+    seen = []
+
+    def hang(message):
+        seen.append(int(message.status) & 8)
+        message.done(8)
+        if message.attempt == 1:
+            gate.wait(20)
+
+    handles("job", hang, timeout=timedelta(seconds=0.2))
+    send("job")
+
+    process = run()
+    gate.set()
+
+    assert seen == [0, 8]
+    assert process.pump.tally.failed == 1
+    assert process.has_stuck_threads
+
+
+def test_a_timeout_uses_the_handlers_own_backoff(stepped, handles):
+    gate = threading.Event()
+    own = Backoff(base=timedelta(seconds=500), cap=timedelta(seconds=5000))
+    handles("job", lambda message: gate.wait(20), timeout=timedelta(seconds=0.1), backoff=own)
+    sent = send("job")
+    process = stepped()
+
+    turn_until(process, lambda: process.pump.tally.failed)
+    gate.set()
+
+    message = Message.objects.get()
+    assert message.failure_reason == FailureReason.TIMEOUT_EXCEEDED
+    assert message.error == "deadletter.worker.executor.TookTooLong: took longer than 0.1 s"
+    assert 990 < (message.available_at - sent.created_at).total_seconds() < 1010
+
+
+def count_turns(process: WorkerProcess) -> list[float]:
+    turns: list[float] = []
+    real = process.pump.turn
+
+    def turn() -> None:
+        turns.append(time.monotonic())
+        real()
+
+    process.pump.turn = turn
+    return turns
