@@ -189,7 +189,7 @@ def test_a_report_of_plain_and_streamed_messages_holds_no_row_while_it_waits_for
 
     assert event == "advisory"
     assert removal.removed == [later.id]
-    assert removal.missing == [plain.id]  # being handled
+    assert list(removal.refused) == [plain.id]  # being handled
     assert sorted(worker.result()) == [plain.id, streamed.id]
     assert repeated == []
     assert Message.objects.count() == 0
