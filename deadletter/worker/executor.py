@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,16 +116,22 @@ def _call(handler: Handler, message: Claimed, using: str | None, nested: bool) -
         close_old_connections()
     if handler.atomic:
         with transaction.atomic(using=using):
-            handler.function(message)
+            _finish(handler.function(message))
             _complete(message, using)
     elif handler.is_async:
         asyncio.run(handler.function(message))
     elif nested:
         # A test runs inside a transaction: a database error of the handler must not break it.
         with transaction.atomic(using=using):
-            handler.function(message)
+            _finish(handler.function(message))
     else:
-        handler.function(message)
+        _finish(handler.function(message))
+
+
+def _finish(result: object) -> None:
+    """Run what a wrapped `async def` returned: its work has not even begun."""
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
 
 
 class _LostInCommit(Exception):
@@ -145,6 +152,8 @@ def tidy() -> list[str]:
         if _is_open(connection):
             left.append(connection.alias)
             _forget(connection.alias)
+        else:
+            connection.close_if_unusable_or_obsolete()
     if settings.DEBUG:
         reset_queries()
     return left
@@ -157,7 +166,8 @@ def _is_open(connection: BaseDatabaseWrapper) -> bool:
     if connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
         return True
     if connection.vendor == "postgresql":
-        return bool(raw.info.transaction_status)  # 0 is idle
+        # 0 is idle; 4 is a lost connection, where there is nothing left to roll back.
+        return raw.info.transaction_status in (1, 2, 3)
     return bool(getattr(raw, "in_transaction", False))
 
 

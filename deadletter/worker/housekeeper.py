@@ -19,7 +19,7 @@ import deadletter
 
 from .. import clock
 from ..lifecycle import sweep
-from ..logs import event
+from ..logs import event, logger
 from ..models import Message, Queue, WorkerProcess
 from .breaker import Breakers
 from .holding import Holdings
@@ -58,6 +58,7 @@ class Housekeeper(threading.Thread):
         self._stopping = threading.Event()
         self._names: list[str] = []
         self._counted = (0, 0, 0)
+        self._introduced = False
         # A fleet started together should not sweep together.
         start = monotonic()
         self._due = {
@@ -99,6 +100,9 @@ class Housekeeper(threading.Thread):
             except DatabaseError:
                 # The pump reports an outage; here it only means that this round is late.
                 connections[self._options.using].close()
+            except Exception:  # noqa: BLE001 - logged
+                # Nobody else would beat the heart or notice that the supervisor is gone.
+                logger.exception("worker %s: a round of housekeeping failed", self._options.name)
         self._say_goodbye()
         connections.close_all()
 
@@ -150,18 +154,20 @@ class Housekeeper(threading.Thread):
             "queues": list(self._names),
             "seen_at": now,
         }
+        identity = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": deadletter.__version__,
+            "concurrency": self._options.concurrency,
+            "started_at": now,
+        }
         WorkerProcess.objects.using(using).update_or_create(
             name=self._options.name,
-            defaults=state,
-            create_defaults={
-                **state,
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "version": deadletter.__version__,
-                "concurrency": self._options.concurrency,
-                "started_at": now,
-            },
+            # The first beat introduces this process: a dead one may have left a row of this name.
+            defaults=state if self._introduced else {**state, **identity},
+            create_defaults={**state, **identity},
         )
+        self._introduced = True
 
     def _say_goodbye(self) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 
@@ -120,11 +121,12 @@ class WorkerProcess:
 
     def _prepare(self) -> None:
         """What needs the database before the first claim; repeated while it is away."""
+        if not self._housekeeper.is_alive():
+            # First: it notices when the supervisor is gone, also while the database is away.
+            self._housekeeper.start()
         self._housekeeper.refresh()
         self._breakers.exchange()
         self._housekeeper.beat()
-        if not self._housekeeper.is_alive():
-            self._housekeeper.start()
         if connections[self.options.using].vendor == "postgresql" and self._listener is None:
             self._listener = Listener(self.options.using, self.woken.set)
             self._listener.start()
@@ -170,8 +172,12 @@ def leave(code: int, *, at_once: bool) -> None:
     sys.exit(code)
 
 
-def start_again() -> None:
-    """Replace this process by a fresh one with the same command line."""
+def start_again(shutdown: Shutdown) -> None:
+    """Replace this process by a fresh one with the same command line, unless it is to stop."""
+    # Blocked signals stay pending across exec: one that comes too late for us is for the next.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    if shutdown.count:
+        return
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - our own command line, no shell

@@ -119,6 +119,8 @@ def handler(
         raise ValueError(f"handler {name}: max_attempts cannot be negative, got {max_attempts}")
 
     def register(function: Function) -> Function:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ValueError(f"handler {name}: calling a generator runs nothing; remove its yield")
         if atomic and inspect.iscoroutinefunction(function):
             raise ValueError(
                 f"handler {name}: atomic needs a plain function; Django's transactions do not "

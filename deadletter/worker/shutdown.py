@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
@@ -12,17 +11,28 @@ class Stop(Protocol):
     def __call__(self, *, at_once: bool) -> None: ...
 
 
-class Shutdown:
-    """SIGTERM and SIGINT (unless ignored: under a supervisor Ctrl-C is the parent's affair)."""
+#: How a supervisor tells a child to go at once.
+AT_ONCE = signal.SIGQUIT
 
-    def __init__(self, *, ignore_interrupt: bool = False) -> None:
+
+class Shutdown:
+    """
+    SIGTERM and SIGINT. Under a supervisor: SIGTERM, and AT_ONCE instead of a second one.
+
+    There Ctrl-C is the parent's affair; and systemd sends SIGTERM to every process of a service, so
+    that a child receives two, its own and the one the supervisor passes on, and must not hurry.
+    """
+
+    def __init__(self, *, supervised: bool = False) -> None:
         self.count = 0
+        self._supervised = supervised
         self._stop: Stop | None = None
         signal.signal(signal.SIGTERM, self._received)
-        handler: Callable[..., None] | signal.Handlers = (
-            signal.SIG_IGN if ignore_interrupt else self._received
-        )
-        signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGINT, signal.SIG_IGN if supervised else self._received)
+        if supervised:
+            signal.signal(AT_ONCE, self._received)
+        # Blocked when this process took the place of one that recycled: see `start_again`.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 
     def connect(self, stop: Stop) -> None:
         """Name what is to be stopped; a signal that came before counts."""
@@ -31,6 +41,6 @@ class Shutdown:
             stop(at_once=self.count > 1)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        self.count = 2 if number == AT_ONCE else 1 if self._supervised else self.count + 1
         if self._stop is not None:
             self._stop(at_once=self.count > 1)

@@ -9,24 +9,32 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any, NoReturn
 
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
 from ..lifecycle import Completion, Failure, Release, process_batch
-from ..logs import event
+from ..logs import event, logger
+from ..models import Message
 from ..status import FailureReason
 from .ledger import Entry, Ledger, Stage
 from .process import RECYCLE
+from .registry import registry
+from .shutdown import AT_ONCE
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP}
 #: A child that lived this long died by accident, not of a crash loop.
 HEALTHY = 30.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 30.0
+#: Seconds until a fork that the system refused is tried again.
+FORK_PAUSE = 1.0
 #: Seconds beyond the grace after which a child that will not go is killed.
 PATIENCE = 10.0
 
@@ -71,6 +79,8 @@ class Supervisor:
         connections.close_all()
         gc.collect()
         gc.freeze()
+        # A parent that ignores it would have our children vanish unseen.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         while not all(child.finished for child in self._children):
             self._start_missing()
@@ -92,16 +102,36 @@ class Supervisor:
         connections.close_all()
         child.ledger.clear()
         child.started = monotonic()
-        child.pid = os.fork()
-        if child.pid:
+        try:
+            child.pid = os.fork()
+        except OSError as error:
+            child.start_at = monotonic() + FORK_PAUSE
+            event(
+                logging.ERROR,
+                "worker_not_started",
+                "worker {worker} cannot be started: {error}",
+                worker=child.name,
+                error=str(error),
+            )
             return
+        if not child.pid:
+            self._become(child)
+
+    def _become(self, child: Child) -> NoReturn:
+        """Be the child from here to the end of the process."""
         code = 1
         try:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             code = self._run_child(child.name, child.ledger)
+        except BaseException:  # noqa: BLE001 - logged, and the process ends
+            logger.exception("worker %s failed", child.name)
         finally:
+            # Not the parent's exit handlers; but what handlers printed must not be lost.
+            with suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(code)
 
     def _wait(self) -> None:
@@ -120,7 +150,7 @@ class Supervisor:
         )
         for child in self._children:
             if child.pid:
-                os.kill(child.pid, signal.SIGTERM)
+                os.kill(child.pid, signal.SIGTERM if self._signals == 1 else AT_ONCE)
             elif not child.legacy:
                 child.finished = True
 
@@ -141,6 +171,7 @@ class Supervisor:
             child.finished = True
             return
         if code == RECYCLE:
+            child.death = "recycling"
             child.start_at = monotonic()
             return
         child.death = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -169,8 +200,15 @@ class Supervisor:
             if child.legacy and not child.pid:
                 try:
                     free(child.name, child.legacy, child.death, using=self._using)
-                except DatabaseError:
+                except DatabaseError as error:
                     connections.close_all()
+                    event(
+                        logging.WARNING,
+                        "leases_not_freed",
+                        "what worker {worker} held cannot be freed yet: {error}",
+                        worker=child.name,
+                        error=str(error),
+                    )
                     continue
                 child.legacy = []
                 child.ledger.clear()
@@ -198,6 +236,8 @@ def free(worker: str, entries: Sequence[Entry], death: str, *, using: str) -> No
     by_stage: dict[Stage, list[Entry]] = {}
     for entry in entries:
         by_stage.setdefault(entry.stage, []).append(entry)
+    charged = [*by_stage.get(Stage.RUNNING, ()), *by_stage.get(Stage.FAILED, ())]
+    limits = _limits([entry.id for entry in charged], using=using)
     lost = [
         Failure(
             entry.id,
@@ -205,6 +245,7 @@ def free(worker: str, entries: Sequence[Entry], death: str, *, using: str) -> No
             reason=FailureReason.WORKER_LOST,
             delay=0,
             token=entry.token,
+            **limits.get(entry.id, {}),
         )
         for entry in by_stage.get(Stage.RUNNING, ())
     ]
@@ -214,6 +255,7 @@ def free(worker: str, entries: Sequence[Entry], death: str, *, using: str) -> No
             error=f"its handler failed, and worker {worker} died of {death} before it said how",
             reason=FailureReason.HANDLER_EXCEPTION,
             token=entry.token,
+            **limits.get(entry.id, {}),
         )
         for entry in by_stage.get(Stage.FAILED, ())
     ]
@@ -236,3 +278,15 @@ def free(worker: str, entries: Sequence[Entry], death: str, *, using: str) -> No
         waiting=len(by_stage.get(Stage.WAITING, ())),
         done=len(by_stage.get(Stage.DONE, ())),
     )
+
+
+def _limits(ids: Sequence[int], *, using: str) -> dict[int, dict[str, Any]]:
+    """Find the limits of handlers that do not leave them to the queue, as fields of a Failure."""
+    own = registry.limits()
+    if not own or not ids:
+        return {}
+    names = Message.objects.using(using).filter(pk__in=ids, name__in=own)
+    return {
+        id: {"unlimited": True} if own[name] is None else {"max_attempts": own[name]}
+        for id, name in names.values_list("pk", "name")
+    }

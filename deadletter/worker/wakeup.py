@@ -13,6 +13,8 @@ from ..lifecycle.notify import CHANNEL
 
 #: Seconds after which a silent connection is looked at for a stop.
 _PATIENCE = 5.0
+#: Seconds after which a lost connection is replaced; doubled while that fails.
+FIRST_DELAY = 0.2
 
 
 class Listener(threading.Thread):
@@ -29,7 +31,7 @@ class Listener(threading.Thread):
         self._stopping.set()
 
     def run(self) -> None:
-        delay = 0.2
+        delay = FIRST_DELAY
         while not self._stopping.is_set():
             try:
                 self._listen()
@@ -38,10 +40,11 @@ class Listener(threading.Thread):
             except Exception as error:
                 if not _is_lost_connection(error):
                     raise
+            # A connection that did listen starts the series anew.
+            delay = FIRST_DELAY if self.is_listening else min(delay * 2, 30.0)
             self.is_listening = False
             connections[self._using].close()
             self._stopping.wait(delay * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
-            delay = min(delay * 2, 30.0)
 
     def _listen(self) -> None:
         connection = connections[self._using]

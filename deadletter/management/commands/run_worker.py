@@ -104,18 +104,17 @@ class Command(BaseCommand):
         shutdown = Shutdown()
         process = WorkerProcess(options)
         code = process.run(shutdown)
-        if code == RECYCLE and process.has_stuck_threads and not shutdown.count:
-            start_again()
+        if code == RECYCLE and process.has_stuck_threads:
+            start_again(shutdown)
         leave(0, at_once=process.has_stuck_threads)
 
     def _supervise(self, options: Options, count: int) -> int:
         names = [f"{options.name}/{n}" for n in range(1, count + 1)]
+        options = dataclasses.replace(options, supervisor=os.getpid())
 
         def run_child(name: str, ledger: Ledger) -> int:
-            shutdown = Shutdown(ignore_interrupt=True)
-            child = WorkerProcess(
-                dataclasses.replace(options, name=name, supervisor=os.getppid()), ledger=ledger
-            )
+            shutdown = Shutdown(supervised=True)
+            child = WorkerProcess(dataclasses.replace(options, name=name), ledger=ledger)
             code = child.run(shutdown)
             # Replaced rather than gone, unless everything is to stop.
             return RECYCLE if not code and child.reached_its_limit and not shutdown.count else code
