@@ -10,4 +10,4 @@ from .worker.registry import handler
 @handler(bulk.NAME, atomic=True, timeout=300)
 def carry_on(message: Claimed) -> None:
     """Do one piece of a bulk job. Atomic: the piece, its count and the next message are one."""
-    bulk.step_job(message.payload["job"])
+    bulk.step_job(message.payload["job"], using=message.payload.get("using"))

@@ -76,7 +76,8 @@ def remove(
     ids = list(dict.fromkeys(poison_ids))
     records = _lock_poison(tx, ids)
     PoisonRecord.objects.using(tx.using).filter(pk__in=records).delete()
-    streams.wake(tx, _streams(tx, records.values()))
+    if streams.wake(tx, _streams(tx, records.values())):
+        notify_after_commit(tx.using)
     _announce(tx, signals.poison_removed, [record.message_id for record in records.values()], by)
     return Verdicts(sorted(records), _absent(ids, records)), list(records.values())
 
@@ -183,14 +184,21 @@ def _streams(tx: Transaction, records: Iterable[PoisonRecord]) -> set[Stream]:
 
 
 def _why_not(tx: Transaction, records: Sequence[PoisonRecord], queue: str | None) -> dict[int, str]:
+    if not records:
+        return {}
     existing = set(Queue.objects.using(tx.using).values_list("name", flat=True))
-    return {
-        record.pk: f"queue {queue or record.queue!r} does not exist; create it or name another"
-        if (queue or record.queue) not in existing
-        else f"an unfinished message with key {record.key!r} is in the queue; wait for it or "
+    return {record.pk: _obstacle(record, queue or record.queue, existing) for record in records}
+
+
+def _obstacle(record: PoisonRecord, queue: str, existing: set[str]) -> str:
+    if queue not in existing:
+        return f"queue {queue!r} does not exist; create it or name another"
+    if record.key is None:
+        return f"a message with the id {record.message_id} or from the same source is in a queue"
+    return (
+        f"an unfinished message with key {record.key!r} is in the queue; wait for it or "
         "remove it first"
-        for record in records
-    }
+    )
 
 
 def _announce(tx: Transaction, signal: Signal, message_ids: Sequence[int], by: str) -> None:

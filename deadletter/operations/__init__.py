@@ -3,53 +3,73 @@
 from __future__ import annotations
 
 from .audit import trail
-from .bulk import control_job, remove_matching, retry_matching, start_job
+from .bulk import Total, control_job, remove_matching, retry_matching, start_job
 from .export import export_poison
 from .filters import PoisonFilter
 from .groups import Group, get_group, list_groups, matrix
 from .health import Health, health
-from .messages import poison, release, remove, retry_now
+from .messages import (
+    get_message,
+    list_messages,
+    poison,
+    release,
+    remove,
+    retry_messages,
+    retry_now,
+    whereabouts,
+)
 from .poison import Removal, Retrial, get_poison, list_poison, remove_poison, retry_poison
+from .preview import Preview, preview
 from .purge import purge
-from .queues import create_queue, pause, resume, set_queue
-from .redact import redact
+from .queues import POLICY, create_queue, pause, require_queue, resume, set_queue
+from .redact import redact, redact_history
 from .stats import Stats, poison_candidates, stats
 from .streams import HeldStream, get_stream, list_streams
 
 __all__ = [
+    "POLICY",
     "Group",
     "Health",
     "HeldStream",
     "PoisonFilter",
+    "Preview",
     "Removal",
     "Retrial",
     "Stats",
+    "Total",
     "control_job",
     "create_queue",
     "export_poison",
     "get_group",
+    "get_message",
     "get_poison",
     "get_stream",
     "health",
     "list_groups",
+    "list_messages",
     "list_poison",
     "list_streams",
     "matrix",
     "pause",
     "poison",
     "poison_candidates",
+    "preview",
     "purge",
     "redact",
+    "redact_history",
     "release",
     "remove",
     "remove_matching",
     "remove_poison",
+    "require_queue",
     "resume",
     "retry_matching",
+    "retry_messages",
     "retry_now",
     "retry_poison",
     "set_queue",
     "start_job",
     "stats",
     "trail",
+    "whereabouts",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import router
@@ -16,23 +17,26 @@ from ..models import Act, AuditedMessage, AuditEntry, PoisonRecord
 _IDS = 1_000
 
 
-def record(
-    tx: Transaction,
-    act: Act,
-    *,
-    by: str | None,
-    why: str = "",
-    selection: Mapping[str, Any] | None = None,
-    detail: Mapping[str, Any] | None = None,
-) -> AuditEntry:
-    """Open the entry of an act, in the act's own transaction; `count` adds to it."""
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What an entry says before anything is done."""
+
+    act: Act
+    by: str | None
+    why: str = ""
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+def record(tx: Transaction, opening: Opening) -> AuditEntry:
+    """Write the entry of an act, in the act's own transaction; `count` adds to it."""
     return AuditEntry.objects.using(tx.using).create(
         at=tx.time(),
-        by=printable(by or "", limit=200),
-        act=act,
-        why=printable(why),
-        selection=dict(selection or {}),
-        detail=dict(detail or {}),
+        by=person(opening.by),
+        act=opening.act,
+        why=printable(opening.why),
+        selection=dict(opening.selection),
+        detail=dict(opening.detail),
     )
 
 
@@ -42,30 +46,28 @@ def count(
     AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(
         done=F("done") + done, missing=F("missing") + missing, refused=F("refused") + refused
     )
-    entry.done += done
-    entry.missing += missing
-    entry.refused += refused
 
 
-def name_messages(
-    tx: Transaction, entry: AuditEntry, records: Sequence[PoisonRecord], *, follow: bool = False
+def name(
+    tx: Transaction, entry: AuditEntry, touched: Sequence[PoisonRecord] | Sequence[int]
 ) -> None:
-    """Write down which messages were touched; retried ones are followed to their end."""
+    """Write down which messages were touched; those of retried poison are followed to their end."""
     AuditedMessage.objects.using(tx.using).bulk_create(
         AuditedMessage(
             entry=entry,
-            message_id=record.message_id,
-            fingerprint=record.fingerprint,
-            is_open=follow,
+            message_id=item.message_id,
+            fingerprint=item.fingerprint,
+            is_open=entry.act == Act.RETRY,
         )
-        for record in records
+        if isinstance(item, PoisonRecord)
+        else AuditedMessage(entry=entry, message_id=item)
+        for item in touched
     )
 
 
-def name_ids(tx: Transaction, entry: AuditEntry, message_ids: Iterable[int]) -> None:
-    AuditedMessage.objects.using(tx.using).bulk_create(
-        AuditedMessage(entry=entry, message_id=id) for id in message_ids
-    )
+def person(by: str | None) -> str:
+    """Return a name that every column, log line and history can take."""
+    return printable(by or "", limit=200).replace("\n", " ")
 
 
 def of_ids(ids: Sequence[int]) -> dict[str, Any]:

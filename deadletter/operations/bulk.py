@@ -8,17 +8,18 @@ done is gone from the poison, so nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ..exceptions import UnknownQueue
 from ..lifecycle.enqueue import send
+from ..lifecycle.recover import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, BulkJob, Queue
 from . import audit
+from .acting import PIECE, Verb, alias_of, step
 from .filters import PoisonFilter
-from .poison import Terms, alias_of, removing, retrying
+from .poison import Terms, removal, retrial
 
-#: Records per transaction.
-PIECE = 1_000
 #: The queue and the message name of work that goes on in the background.
 QUEUE = "deadletter"
 NAME = "deadletter.bulk"
@@ -34,8 +35,21 @@ class Total:
 
     done: int = 0
     refused: int = 0
+    #: Why, of the first hundred.
     reasons: dict[int, str] = field(default_factory=dict)
+    #: Gone before their turn came: somebody else was faster.
+    missing: int = 0
+    #: The audit entry; 0 when nothing was done.
     entry_id: int = 0
+
+    def add(self, piece: Verdicts) -> int:
+        """Add a piece; return how many were looked at in all."""
+        self.done += len(piece.done)
+        self.refused += len(piece.refused)
+        self.missing += len(piece.missing)
+        room = _REASONS - len(self.reasons)
+        self.reasons |= dict(list(piece.refused.items())[:room])
+        return self.done + self.refused + self.missing
 
 
 def retry_matching(
@@ -45,12 +59,19 @@ def retry_matching(
     why: str = "",
     queue: str | None = None,
     rate: float | None = None,
+    limit: int | None = None,
     progress: Progress | None = None,
     using: str | None = None,
 ) -> Total:
-    """Retry every record that matches now; `progress` is told how many were looked at."""
+    """
+    Retry every record that matches now, oldest first; with `limit`, the first so many.
+
+    `progress` is told how many were looked at. Raises UnknownQueue before anything is touched.
+    """
     terms = Terms(queue=queue, rate=rate)
-    return _all(Act.RETRY, wanted, terms, by=by, why=why, progress=progress, using=using)
+    _check_target(queue, alias_of(using))
+    opening = audit.Opening(act=Act.RETRY, by=by, why=why, detail=terms.as_dict())
+    return _all(opening, retrial(terms, by), wanted, limit, progress, using)
 
 
 def remove_matching(
@@ -58,11 +79,14 @@ def remove_matching(
     *,
     by: str | None = None,
     why: str = "",
+    limit: int | None = None,
     progress: Progress | None = None,
+    act: Act = Act.REMOVE,
     using: str | None = None,
 ) -> Total:
-    """Remove every record that matches now, for good."""
-    return _all(Act.REMOVE, wanted, Terms(), by=by, why=why, progress=progress, using=using)
+    """Remove every record that matches now, for good, oldest first."""
+    opening = audit.Opening(act=act, by=by, why=why)
+    return _all(opening, removal(by), wanted, limit, progress, using)
 
 
 def start_job(
@@ -85,11 +109,13 @@ def start_job(
         raise ValueError("a job retries or removes what a fixed filter matches")
     terms = Terms(queue=queue, rate=rate)
     alias = alias_of(using)
+    _check_target(queue, alias)
+    opening = audit.Opening(
+        act=act, by=by, why=why, selection=wanted.as_dict(), detail=terms.as_dict()
+    )
 
     def work(tx: Transaction) -> BulkJob:
-        entry = audit.record(
-            tx, act, by=by, why=why, selection=wanted.as_dict(), detail=terms.as_dict()
-        )
+        entry = audit.record(tx, opening)
         job = BulkJob.objects.using(alias).create(
             entry=entry,
             total=total,
@@ -98,7 +124,7 @@ def start_job(
             updated_at=tx.time(),
         )
         _own_queue(alias)
-        send(NAME, {"job": job.pk}, queue=QUEUE, using=alias)
+        _ask_for_more(job, alias)
         return job
 
     return in_transaction(work, using=alias)
@@ -114,18 +140,25 @@ def step_job(job_id: int, *, using: str | None = None) -> bool:
         if job is None or job.state != BulkJob.State.RUNNING:
             return False
         wanted = PoisonFilter.from_dict(job.entry.selection)
-        terms = Terms.from_dict(job.entry.detail)
-        act = Act(job.entry.act)
-        seen, piece = _piece(tx, act, job.entry, wanted, terms, job.next_id, job.done)
+        seen, piece, _entry = _piece(
+            tx,
+            _opening(job.entry),
+            _verb(job.entry),
+            wanted,
+            entry=job.entry,
+            after=job.next_id,
+            start=job.done,
+            size=PIECE,
+        )
         job.next_id = seen
-        job.done += piece.done
-        job.refused += piece.refused
+        job.done += len(piece.done)
+        job.refused += len(piece.refused)
         if not seen:
             job.state = BulkJob.State.DONE
         job.updated_at = tx.time()
         job.save(using=alias, update_fields=["next_id", "done", "refused", "state", "updated_at"])
         if seen:
-            send(NAME, {"job": job.pk}, queue=QUEUE, using=alias)
+            _ask_for_more(job, alias)
         return bool(seen)
 
     return in_transaction(work, using=alias)
@@ -144,7 +177,7 @@ def control_job(job_id: int, state: str, *, using: str | None = None) -> BulkJob
         job.updated_at = tx.time()
         job.save(using=alias, update_fields=["state", "updated_at"])
         if resumed:
-            send(NAME, {"job": job.pk}, queue=QUEUE, using=alias)
+            _ask_for_more(job, alias)
         return job
 
     return in_transaction(work, using=alias)
@@ -157,58 +190,81 @@ def _own_queue(alias: str) -> None:
         Queue(name=QUEUE, **policy).save(using=alias, force_insert=True)
 
 
+def _ask_for_more(job: BulkJob, alias: str) -> None:
+    # The handler must look where the job is, which need not be where the router points.
+    send(NAME, {"job": job.pk, "using": alias}, queue=QUEUE, using=alias)
+
+
+def _check_target(queue: str | None, alias: str) -> None:
+    """Refuse a typing error once, not once for each of 200,000 records."""
+    names = Queue.objects.using(alias).values_list("name", flat=True)
+    if queue is not None and queue not in set(names):
+        raise UnknownQueue(queue, names)
+
+
+def _opening(entry: AuditEntry) -> audit.Opening:
+    return audit.Opening(act=Act(entry.act), by=entry.by)
+
+
+def _verb(entry: AuditEntry) -> Verb:
+    if entry.act == Act.RETRY:
+        return retrial(Terms.from_dict(entry.detail), entry.by)
+    return removal(entry.by)
+
+
 def _all(
-    act: Act,
+    opening: audit.Opening,
+    verb: Verb,
     wanted: PoisonFilter,
-    terms: Terms,
-    *,
-    by: str | None,
-    why: str,
+    limit: int | None,
     progress: Progress | None,
     using: str | None,
 ) -> Total:
     alias = alias_of(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
-    entry = in_transaction(
-        lambda tx: audit.record(
-            tx, act, by=by, why=why, selection=fixed.as_dict(), detail=terms.as_dict()
-        ),
-        using=alias,
-    )
-    total = Total(entry_id=entry.pk)
+    opening = replace(opening, selection=fixed.as_dict() | ({"limit": limit} if limit else {}))
+    total = Total()
+    entry: AuditEntry | None = None
     seen = looked_at = 0
-    while True:
-        after = seen
-        seen, piece = in_transaction(
-            lambda tx: _piece(tx, act, entry, fixed, terms, after, total.done),  # noqa: B023
+    while limit is None or looked_at < limit:
+        size = PIECE if limit is None else min(PIECE, limit - looked_at)
+        seen, piece, entry = in_transaction(
+            lambda tx: _piece(
+                tx,
+                opening,
+                verb,
+                fixed,
+                entry=entry,  # noqa: B023 - called before the loop goes on
+                after=seen,  # noqa: B023
+                start=total.done,
+                size=size,  # noqa: B023
+            ),
             using=alias,
         )
-        total.done += piece.done
-        total.refused += piece.refused
-        total.reasons |= dict(list(piece.reasons.items())[: _REASONS - len(total.reasons)])
         if not seen:
-            return total
-        looked_at += piece.done + piece.refused
+            break
+        looked_at = total.add(piece)
         if progress is not None:
             progress(looked_at)
+    total.entry_id = entry.pk if entry else 0
+    return total
 
 
 def _piece(
     tx: Transaction,
-    act: Act,
-    entry: AuditEntry,
+    opening: audit.Opening,
+    verb: Verb,
     wanted: PoisonFilter,
-    terms: Terms,
+    *,
+    entry: AuditEntry | None,
     after: int,
     start: int,
-) -> tuple[int, Total]:
+    size: int,
+) -> tuple[int, Verdicts, AuditEntry | None]:
     """Do the next records behind `after`; return the last id looked at, 0 when none was left."""
     rows = wanted.records(tx.using).filter(pk__gt=after)
-    ids = list(rows.values_list("pk", flat=True)[:PIECE])
+    ids = list(rows.values_list("pk", flat=True)[:size])
     if not ids:
-        return 0, Total()
-    if act == Act.REMOVE:
-        removed = removing(tx, entry, ids, by=entry.by)
-        return ids[-1], Total(done=len(removed.removed))
-    retried = retrying(tx, entry, ids, terms, by=entry.by, start=start)
-    return ids[-1], Total(len(retried.retried), len(retried.refused), retried.refused)
+        return 0, Verdicts(), entry
+    verdicts, entry = step(tx, opening, verb, ids, entry=entry, start=start)
+    return ids[-1], verdicts, entry

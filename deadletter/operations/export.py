@@ -8,10 +8,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ..models import Damaged, PoisonRecord
+from ..lifecycle.transaction import in_transaction
+from ..models import Act, PoisonRecord
 from ..status import FailureReason
+from . import audit
+from .acting import alias_of
 from .filters import PoisonFilter
-from .poison import alias_of
 from .redact import redact
 
 #: Records read at a time; payloads make them large.
@@ -38,28 +40,58 @@ COLUMNS = (
 )
 
 
+#: How a formula begins; the wide forms are what Japanese keyboards type.
+_FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001
+
+
 def export_poison(
     wanted: PoisonFilter,
     *,
     format: str = "jsonl",
     payloads: bool = True,
+    by: str | None = None,
+    why: str = "",
     using: str | None = None,
 ) -> Iterator[str]:
-    """Yield lines. Without `payloads` (no permission to see them) they are left out."""
+    """
+    Return the lines. Without `payloads` (no permission to see them) they are left out.
+
+    The audit entry is written before the first line leaves, and counts what has left.
+    """
     if format not in ("jsonl", "csv"):
         raise ValueError(f"format: expected jsonl or csv, got {format!r}")
+    alias = alias_of(using)
+    fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
+    opening = audit.Opening(
+        act=Act.EXPORT,
+        by=by,
+        why=why,
+        selection=fixed.as_dict(),
+        detail={"format": format, "payloads": payloads},
+    )
+    return _lines(fixed, opening, format, payloads, alias)
+
+
+def _lines(
+    wanted: PoisonFilter, opening: audit.Opening, format: str, payloads: bool, alias: str
+) -> Iterator[str]:
+    entry = in_transaction(lambda tx: audit.record(tx, opening), using=alias)
     columns = COLUMNS if payloads else COLUMNS[:-1]
     if format == "csv":
         yield _csv_line(list(columns))
-    for record in _records(wanted, alias_of(using), payloads):
-        row = {column: _value(record, column) for column in columns}
-        if format == "jsonl":
-            yield json.dumps(row, ensure_ascii=False, default=str) + "\n"
-        else:
-            yield _csv_line([_cell(row[column]) for column in columns])
+    for piece in _pieces(wanted, alias, payloads):
+        # Counted before it leaves: a reader who hangs up has got no more than the entry says.
+        count = len(piece)
+        in_transaction(lambda tx: audit.count(tx, entry, done=count), using=alias)  # noqa: B023
+        for record in piece:
+            row = {column: _value(record, column) for column in columns}
+            if format == "jsonl":
+                yield json.dumps(row, ensure_ascii=False, default=str) + "\n"
+            else:
+                yield _csv_line([_cell(row[column]) for column in columns])
 
 
-def _records(wanted: PoisonFilter, alias: str, payloads: bool) -> Iterator[PoisonRecord]:
+def _pieces(wanted: PoisonFilter, alias: str, payloads: bool) -> Iterator[list[PoisonRecord]]:
     rows = wanted.records(alias)
     if payloads:
         rows = rows.defer(None).defer("headers", "history")
@@ -68,7 +100,7 @@ def _records(wanted: PoisonFilter, alias: str, payloads: bool) -> Iterator[Poiso
         piece = list(rows.filter(pk__gt=after)[:PIECE])
         if not piece:
             return
-        yield from piece
+        yield piece
         after = piece[-1].pk
 
 
@@ -77,7 +109,7 @@ def _value(record: PoisonRecord, column: str) -> Any:
     if column in ("reason", "last_failure_reason"):
         return None if value is None else FailureReason.read(value).name
     if column == "payload":
-        return value.text if isinstance(value, Damaged) else redact(value)
+        return redact(value)
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
@@ -86,7 +118,10 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return f"'{text}" if text[:1] in "=+-@\t\r\n" and not isinstance(value, int | float) else text
+    if isinstance(value, int | float) or not text.lstrip().startswith(_FORMULAS):
+        # A line break or a tab at the front is skipped by some programs, with what follows it.
+        return text if text[:1] not in ("\t", "\r", "\n") else f"'{text}"
+    return f"'{text}"
 
 
 def _csv_line(cells: list[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
+from ..failures import shown
 from ..models import PoisonRecord
 from ..models.poison import PoisonQuerySet
 from ..status import FailureReason
@@ -16,7 +17,11 @@ from ..status import FailureReason
 
 @dataclass(frozen=True, kw_only=True)
 class PoisonFilter:
-    """Every field narrows; None leaves it open. All but `text` are found by an index."""
+    """
+    Every field narrows; None leaves it open. `text`, `kind` and `reason` have no index.
+
+    Raises ValueError naming the field for what no record could have.
+    """
 
     queue: str | None = None
     name: str | None = None
@@ -33,6 +38,13 @@ class PoisonFilter:
     until: datetime | None = None
     #: Nothing that died after this record: what was shown is what is touched.
     up_to: int | None = None
+
+    def __post_init__(self) -> None:
+        for key, value in asdict(self).items():
+            if isinstance(value, str):
+                _check_text(key, value)
+            elif isinstance(value, datetime) and value.tzinfo is None:
+                raise ValueError(f"{key}: needs a time zone, for example 2026-01-31T12:00:00+00:00")
 
     def __bool__(self) -> bool:
         return any(value is not None for key, value in asdict(self).items() if key != "up_to")
@@ -58,7 +70,9 @@ class PoisonFilter:
 
     def fixed(self, using: str) -> PoisonFilter:
         """Return the filter as of now: what dies later does not match it."""
-        newest = self.records(using).order_by("-pk").values_list("pk", flat=True).first()
+        # Of the whole table, not of what matches: one probe of the primary key, whatever is asked.
+        ids = PoisonRecord.objects.using(using).order_by("-pk").values_list("pk", flat=True)
+        newest = ids.first()
         return replace(self, up_to=newest or 0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,24 +96,38 @@ class PoisonFilter:
         return cls(**values)
 
 
+#: Characters of a value. SQLite refuses a LIKE pattern of more than 50,000 bytes.
+_LONGEST = 1_000
 #: Reasons of a quarantine; all others are reasons of a failure.
 _VERDICTS = {FailureReason.POISON_MESSAGE, FailureReason.EXPIRED, FailureReason.OPERATOR}
 
 
 def _read(key: str, value: Any) -> Any:
     if key in ("since", "until"):
-        moment = value if isinstance(value, datetime) else _moment(key, str(value))
-        if moment.tzinfo is None:
-            raise ValueError(f"{key}: needs a time zone, for example 2026-01-31T12:00:00+00:00")
-        return moment
+        return value if isinstance(value, datetime) else _moment(key, str(value))
     if key == "reason":
         return _reason(value)
     if key == "up_to":
-        return int(value)
-    text = str(value)
+        return _number(key, value)
+    return str(value)
+
+
+def _check_text(key: str, text: str) -> None:
+    if len(text) > _LONGEST:
+        raise ValueError(f"{key}: longer than {_LONGEST:,} characters")
     if "\x00" in text:
         raise ValueError(f"{key}: the NUL character matches nothing")
-    return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{key}: a lone surrogate matches nothing") from None
+
+
+def _number(key: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{key}: expected a number, got {shown(value)}") from None
 
 
 def _moment(key: str, text: str) -> datetime:
@@ -108,16 +136,19 @@ def _moment(key: str, text: str) -> datetime:
     except ValueError:
         found = None
     if found is None:
-        raise ValueError(f"{key}: expected a time such as 2026-01-31T12:00:00+00:00, got {text!r}")
+        raise ValueError(
+            f"{key}: expected a time such as 2026-01-31T12:00:00+00:00, got {shown(text)}"
+        )
     return found
 
 
 def _reason(value: Any) -> int:
     text = str(value)
-    if text.isdecimal() and int(text) in set(FailureReason):
+    # isascii: "²" and other digits are decimal to Python, or nearly.
+    if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) in set(FailureReason):
         return int(text)
     try:
         return int(FailureReason[text.upper().replace("-", "_")])
     except KeyError:
         names = ", ".join(reason.name for reason in FailureReason)
-        raise ValueError(f"reason: {text!r} is none of {names}") from None
+        raise ValueError(f"reason: {shown(text)} is none of {names}") from None

@@ -9,7 +9,7 @@ from django.db import connections
 
 from .. import clock, sql
 from ..models import PoisonRecord
-from .poison import alias_of
+from .acting import alias_of
 
 #: Counts stop here; more is shown as "10,000+".
 COUNTED = 10_000

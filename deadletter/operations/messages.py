@@ -1,16 +1,104 @@
-"""What people do to messages that are still in a queue: hurry, release, poison, remove."""
+"""What people do to messages that are still in a queue: look, hurry, release, poison, remove."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from .. import clock
 from ..lifecycle import recover
-from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act
+from ..lifecycle.transaction import Transaction
+from ..models import Act, Message, PoisonRecord, State
 from . import audit
-from .poison import Removal, Retrial, alias_of, several
+from .acting import PIECE, alias_of, carry_out, several
+from .poison import AS_IT_WAS, Removal, Retrial, retry_poison
 
 Verdicts = recover.Verdicts
+
+
+def list_messages(
+    state: str,
+    *,
+    queue: str | None = None,
+    name: str | None = None,
+    kind: str | None = None,
+    instance: str | None = None,
+    stream: str | None = None,
+    limit: int | None = None,
+    using: str | None = None,
+) -> list[Message]:
+    """List messages in one state, oldest first, without their payloads."""
+    rows = Message.objects.using(alias_of(using)).light().select_related("queue").order_by("pk")
+    wanted = {
+        "queue__name": queue,
+        "name": name,
+        "kind": kind,
+        "instance": instance,
+        "stream": stream,
+    }
+    narrow = {key: value for key, value in wanted.items() if value is not None}
+    return list(rows.in_state(state).filter(**narrow)[:limit])
+
+
+def get_message(message_id: int, *, using: str | None = None) -> Message | None:
+    """Return one message with everything there is, or None when it is in no queue."""
+    rows = Message.objects.using(alias_of(using)).select_related("queue")
+    return rows.filter(pk=message_id).first()
+
+
+def whereabouts(message_id: int, *, using: str | None = None) -> tuple[str, int] | None:
+    """Say in which state a message is, and the poison record (or 0); None: it is nowhere."""
+    alias = alias_of(using)
+    record = PoisonRecord.objects.using(alias).filter(message_id=message_id)
+    if (poison_id := record.values_list("pk", flat=True).first()) is not None:
+        return State.DEAD, poison_id
+    message = Message.objects.using(alias).light().filter(pk=message_id).first()
+    return None if message is None else (message.state(clock.now(alias)), 0)
+
+
+def retry_messages(
+    message_ids: int | Iterable[int],
+    *,
+    by: str | None = None,
+    why: str = "",
+    queue: str | None = None,
+    payload: Any = AS_IT_WAS,
+    rate: float | None = None,
+    using: str | None = None,
+) -> Retrial:
+    """
+    Retry messages by their own ids: the dead as `retry_poison` does, the failed as `retry_now`.
+
+    A message in any other state is refused, naming the state. `queue`, `payload` and `rate` are for
+    the dead: with one of them a failed message is refused.
+    """
+    wanted = several(message_ids)
+    alias = alias_of(using)
+    dead: dict[int, int] = {}
+    for first in range(0, len(wanted), PIECE):
+        piece = wanted[first : first + PIECE]
+        rows = PoisonRecord.objects.using(alias).filter(message_id__in=piece)
+        dead |= dict(rows.values_list("pk", "message_id"))
+    buried = set(dead.values())
+    found = retry_poison(list(dead), by, queue, payload, rate, why=why, using=alias)
+    others = [id for id in wanted if id not in buried]
+    if queue is None and rate is None and payload is AS_IT_WAS:
+        hurried = retry_now(others, by=by, why=why, using=alias)
+    else:
+        known = {id: place for id in others if (place := whereabouts(id, using=alias)) is not None}
+        hurried = Retrial(
+            missing=[id for id in others if id not in known],
+            refused={
+                id: f"message {id} is {place[0]}; only a dead one can be changed on its way back"
+                for id, place in known.items()
+            },
+        )
+    return Retrial(
+        sorted([dead[id] for id in found.retried] + hurried.retried),
+        sorted([dead[id] for id in found.missing] + hurried.missing),
+        {dead[id]: text for id, text in found.refused.items()} | hurried.refused,
+        found.entry_id or hurried.entry_id,
+    )
 
 
 def retry_now(
@@ -25,8 +113,8 @@ def retry_now(
 
     A message in any other state is refused, naming the state.
     """
-    verdicts = _act(Act.RETRY_NOW, recover.hurry, message_ids, by, why, using)
-    return Retrial(verdicts.done, verdicts.missing, verdicts.refused)
+    found, entry = _act(Act.RETRY_NOW, recover.hurry, message_ids, by, why, using)
+    return Retrial(found.done, found.missing, found.refused, entry)
 
 
 def release(
@@ -37,7 +125,7 @@ def release(
     using: str | None = None,
 ) -> Verdicts:
     """Let messages pass a waiting or poisoned predecessor of their stream."""
-    return _act(Act.RELEASE, recover.let_pass, message_ids, by, why, using)
+    return _act(Act.RELEASE, recover.let_pass, message_ids, by, why, using)[0]
 
 
 def poison(
@@ -50,9 +138,9 @@ def poison(
     """Quarantine messages by hand, with the reason OPERATOR."""
 
     def work(tx: Transaction, ids: list[int]) -> Verdicts:
-        return recover.poison(tx, ids, why=why, by=by or "operator")
+        return recover.poison(tx, ids, why=why, by=audit.person(by) or "operator")
 
-    return _act(Act.POISON, work, message_ids, by, why, using)
+    return _act(Act.POISON, work, message_ids, by, why, using)[0]
 
 
 def remove(
@@ -63,8 +151,8 @@ def remove(
     using: str | None = None,
 ) -> Removal:
     """Remove waiting messages for good; one that is being handled is refused."""
-    verdicts = _act(Act.DISCARD, recover.discard, message_ids, by, why, using)
-    return Removal(verdicts.done, verdicts.missing, verdicts.refused)
+    found, entry = _act(Act.DISCARD, recover.discard, message_ids, by, why, using)
+    return Removal(found.done, found.missing, found.refused, entry)
 
 
 def _act(
@@ -74,20 +162,11 @@ def _act(
     by: str | None,
     why: str,
     using: str | None,
-) -> Verdicts:
+) -> tuple[Verdicts, int]:
     ids = several(message_ids)
+    opening = audit.Opening(act=act, by=by, why=why, selection=audit.of_ids(ids))
 
-    def work(tx: Transaction) -> Verdicts:
-        entry = audit.record(tx, act, by=by, why=why, selection=audit.of_ids(ids))
-        verdicts = verb(tx, ids)
-        audit.name_ids(tx, entry, verdicts.done)
-        audit.count(
-            tx,
-            entry,
-            done=len(verdicts.done),
-            missing=len(verdicts.missing),
-            refused=len(verdicts.refused),
-        )
-        return verdicts
+    def work(tx: Transaction, piece: list[int], start: int) -> tuple[Verdicts, None]:
+        return verb(tx, piece), None
 
-    return in_transaction(work, using=alias_of(using))
+    return carry_out(opening, work, ids, using=using)

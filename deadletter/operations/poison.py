@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import router
-
-from ..conf import get_settings
+from ..conf import NAME, get_settings
+from ..failures import shown
 from ..lifecycle import recover
-from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, AuditEntry, PoisonRecord
+from ..lifecycle.transaction import Transaction
+from ..models import Act, PoisonRecord
 from ..payload import accept
 from ..status import FailureReason
 from . import audit
+from .acting import Verb, alias_of, carry_out, several
 from .filters import PoisonFilter
 
 AS_IT_WAS: Any = object()
+#: Messages per second. Slower, a large retry would end centuries from now.
+SLOWEST, FASTEST = 0.001, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Retrial:
     retried: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
+    #: The audit entry; 0 when nothing was done.
+    entry_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Removal:
     removed: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
+    entry_id: int = 0
 
 
 def list_poison(
@@ -80,12 +85,9 @@ def remove_poison(
 ) -> Removal:
     """Remove poison records for good; streams they halted go on."""
     wanted = several(ids)
-
-    def work(tx: Transaction) -> Removal:
-        entry = audit.record(tx, Act.REMOVE, by=by, why=why, selection=audit.of_ids(wanted))
-        return removing(tx, entry, wanted, by=by)
-
-    return in_transaction(work, using=alias_of(using))
+    opening = audit.Opening(act=Act.REMOVE, by=by, why=why, selection=audit.of_ids(wanted))
+    found, entry = carry_out(opening, removal(by), wanted, using=using)
+    return Removal(found.done, found.missing, found.refused, entry)
 
 
 def retry_poison(
@@ -107,19 +109,11 @@ def retry_poison(
     """
     wanted = several(ids)
     terms = Terms(queue=queue, payload=payload, rate=rate)
-
-    def work(tx: Transaction) -> Retrial:
-        entry = audit.record(
-            tx,
-            Act.RETRY,
-            by=by,
-            why=why,
-            selection=audit.of_ids(wanted),
-            detail=terms.as_dict(),
-        )
-        return retrying(tx, entry, wanted, terms, by=by)
-
-    return in_transaction(work, using=alias_of(using))
+    opening = audit.Opening(
+        act=Act.RETRY, by=by, why=why, selection=audit.of_ids(wanted), detail=terms.as_dict()
+    )
+    found, entry = carry_out(opening, retrial(terms, by), wanted, using=using)
+    return Retrial(found.done, found.missing, found.refused, entry)
 
 
 class Terms:
@@ -128,8 +122,12 @@ class Terms:
     def __init__(
         self, *, queue: str | None = None, payload: Any = AS_IT_WAS, rate: float | None = None
     ) -> None:
-        if rate is not None and not 0 < rate <= 1_000_000:
-            raise ValueError(f"rate: expected a positive number per second, got {rate!r}")
+        if rate is not None and not SLOWEST <= rate <= FASTEST:
+            raise ValueError(
+                f"rate: expected {SLOWEST:g} to {FASTEST:,} per second, got {shown(rate)}"
+            )
+        if queue is not None and not NAME.fullmatch(queue):
+            raise ValueError(f"queue: {shown(queue)} is not the name of a queue")
         self.queue = queue
         self.rate = rate
         self.text: str | None = None
@@ -152,47 +150,27 @@ class Terms:
         return [timedelta(seconds=(start + n) / self.rate) for n in range(count)]
 
 
-def retrying(
-    tx: Transaction,
-    entry: AuditEntry,
-    ids: Sequence[int],
-    terms: Terms,
-    *,
-    by: str | None,
-    start: int = 0,
-) -> Retrial:
-    """Retry under an open entry; `start` is how many of the same act went before."""
-    verdicts, records = recover.retry(
-        tx,
-        ids,
-        queue=terms.queue,
-        payload=terms.text,
-        delays=terms.delays(len(ids), start),
-        by=by or "",
-    )
-    audit.name_messages(tx, entry, records, follow=True)
-    audit.count(
-        tx,
-        entry,
-        done=len(verdicts.done),
-        missing=len(verdicts.missing),
-        refused=len(verdicts.refused),
-    )
-    return Retrial(verdicts.done, verdicts.missing, verdicts.refused)
+def retrial(terms: Terms, by: str | None) -> Verb:
+    """Return the verb that retries on these terms."""
+
+    def verb(tx: Transaction, ids: list[int], start: int) -> Acted:
+        return recover.retry(
+            tx,
+            ids,
+            queue=terms.queue,
+            payload=terms.text,
+            delays=terms.delays(len(ids), start),
+            by=audit.person(by),
+        )
+
+    return verb
 
 
-def removing(tx: Transaction, entry: AuditEntry, ids: Sequence[int], *, by: str | None) -> Removal:
-    """Remove under an open entry."""
-    verdicts, records = recover.remove(tx, ids, by=by or "")
-    audit.name_messages(tx, entry, records)
-    audit.count(tx, entry, done=len(verdicts.done), missing=len(verdicts.missing))
-    return Removal(verdicts.done, verdicts.missing)
+def removal(by: str | None) -> Verb:
+    def verb(tx: Transaction, ids: list[int], start: int) -> Acted:
+        return recover.remove(tx, ids, by=audit.person(by))
+
+    return verb
 
 
-def several(ids: int | Iterable[int]) -> list[int]:
-    return [ids] if isinstance(ids, int) else list(dict.fromkeys(ids))
-
-
-def alias_of(using: str | None) -> str:
-    # Decisions are made from the primary: a replica may show what is already gone.
-    return using or router.db_for_write(PoisonRecord)
+Acted = tuple[recover.Verdicts, list[PoisonRecord]]

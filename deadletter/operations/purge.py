@@ -6,9 +6,10 @@ from datetime import timedelta
 
 from .. import clock
 from ..durations import Duration, as_timedelta
+from ..models import Act
+from .acting import alias_of
 from .bulk import Progress, Total, remove_matching
 from .filters import PoisonFilter
-from .poison import alias_of
 
 
 def purge(
@@ -17,6 +18,7 @@ def purge(
     queue: str | None = None,
     by: str | None = None,
     why: str = "",
+    limit: int | None = None,
     progress: Progress | None = None,
     using: str | None = None,
 ) -> Total:
@@ -25,7 +27,9 @@ def purge(
         old(older_than, queue=queue, using=using),
         by=by,
         why=why or f"older than {as_timedelta(older_than)}",
+        limit=limit,
         progress=progress,
+        act=Act.PURGE,
         using=using,
     )
 

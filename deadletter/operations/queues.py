@@ -6,9 +6,9 @@ from typing import Any
 
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, Queue
+from ..models import Act, PoisonRecord, Queue
 from . import audit
-from .poison import alias_of
+from .acting import alias_of
 
 #: The fields of a policy, in the order people are shown them.
 POLICY = (
@@ -27,7 +27,7 @@ POLICY = (
 
 
 def create_queue(
-    name: str, *, by: str | None = None, using: str | None = None, **policy: Any
+    name: str, *, by: str | None = None, why: str = "", using: str | None = None, **policy: Any
 ) -> Queue:
     """Create a queue. Raises ValidationError naming the field."""
     alias = alias_of(using)
@@ -35,7 +35,7 @@ def create_queue(
     def work(tx: Transaction) -> Queue:
         queue = Queue(name=name, **_resolved(policy, alias))
         queue.save(using=alias, force_insert=True)
-        _record(tx, Act.EDIT_QUEUE, queue, by, {"created": True, **policy})
+        _record(tx, Act.EDIT_QUEUE, queue, by, {"created": True, **policy}, why)
         return queue
 
     return in_transaction(work, using=alias)
@@ -44,15 +44,26 @@ def create_queue(
 def set_queue(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None, **policy: Any
 ) -> Queue:
-    """Change fields of a policy; they act on the next claim or failure."""
+    """
+    Change fields of a policy; they act on the next claim or failure.
+
+    The audit entry says from what to what; none is written when nothing was different.
+    """
     alias = alias_of(using)
 
     def work(tx: Transaction) -> Queue:
         queue = _get(name, alias)
+        before = {field: getattr(queue, field) for field in policy}
         for field, value in _resolved(policy, alias).items():
             setattr(queue, field, value)
         queue.save(using=alias)
-        _record(tx, Act.EDIT_QUEUE, queue, by, policy, why)
+        changes = {
+            field: f"{old} → {getattr(queue, field)}"
+            for field, old in before.items()
+            if old != getattr(queue, field)
+        }
+        if changes:
+            _record(tx, Act.EDIT_QUEUE, queue, by, changes, why)
         return queue
 
     return in_transaction(work, using=alias)
@@ -72,12 +83,24 @@ def _switch(name: str, act: Act, by: str | None, why: str, using: str | None) ->
 
     def work(tx: Transaction) -> Queue:
         queue = _get(name, alias)
-        queue.paused = act == Act.PAUSE
-        queue.save(using=alias, update_fields=["paused"])
-        _record(tx, act, queue, by, {}, why)
+        if queue.paused != (act == Act.PAUSE):
+            queue.paused = act == Act.PAUSE
+            queue.save(using=alias, update_fields=["paused"])
+            _record(tx, act, queue, by, {}, why)
         return queue
 
     return in_transaction(work, using=alias)
+
+
+def require_queue(name: str, *, using: str | None = None) -> None:
+    """
+    Raise UnknownQueue unless there is a queue of that name, or poison that came from one.
+
+    What outlived its queue can still be looked at, retried elsewhere and removed.
+    """
+    alias = alias_of(using)
+    if not PoisonRecord.objects.using(alias).filter(queue=name).exists():
+        _get(name, alias)
 
 
 def _get(name: str, alias: str) -> Queue:
@@ -90,7 +113,9 @@ def _get(name: str, alias: str) -> Queue:
 def _resolved(policy: dict[str, Any], alias: str) -> dict[str, Any]:
     unknown = sorted(policy.keys() - set(POLICY))
     if unknown:
-        raise ValueError(f"a queue has no field {', '.join(unknown)} (there are: {POLICY})")
+        raise ValueError(
+            f"a queue has no field {', '.join(unknown)} (there are: {', '.join(POLICY)})"
+        )
     target = policy.get("dead_queue")
     if isinstance(target, str):
         policy = {**policy, "dead_queue": _get(target, alias)}
@@ -105,6 +130,9 @@ def _record(
     changes: dict[str, Any],
     why: str = "",
 ) -> None:
-    shown = {key: str(value) for key, value in changes.items()}
-    entry = audit.record(tx, act, by=by, why=why, selection={"queue": queue.name}, detail=shown)
+    detail = {key: str(value) for key, value in changes.items()}
+    entry = audit.record(
+        tx,
+        audit.Opening(act=act, by=by, why=why, selection={"queue": queue.name}, detail=detail),
+    )
     audit.count(tx, entry, done=1)

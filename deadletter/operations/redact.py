@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..conf import get_settings
+from ..exceptions import Undecodable
+from ..models import Damaged
+from ..payload import decode
 
 HIDDEN = "[redacted]"
 
@@ -14,12 +18,42 @@ def redact(value: Any) -> Any:
     Return the value with secrets replaced, for pages, exports and logs; the row keeps them.
 
     DEADLETTER["REDACT"] is a list of words (a key that contains one is hidden) or a callable that
-    gets the value and returns what may be shown.
+    gets the value and returns what may be shown. What cannot be decoded has no keys: it is hidden
+    as a whole when such a word is in it.
     """
     rule = get_settings().redact
+    text = value.text if isinstance(value, Damaged) else None
     if callable(rule):
+        return _asked(rule, value if text is None else text)
+    words = tuple(word.lower() for word in rule)
+    if text is not None:
+        return HIDDEN if any(word in text.lower() for word in words) else text
+    return _hidden(value, words, 0)
+
+
+def redact_history(history: Any) -> list[dict[str, Any]]:
+    """Return the attempts of a message; payloads that an edit replaced are redacted."""
+    if not isinstance(history, list):  # a damaged row
+        return []
+    entries = [dict(entry) for entry in history if isinstance(entry, dict)]
+    for entry in entries:
+        if "original_payload" in entry:
+            entry["original_payload"] = redact(_decoded(entry["original_payload"]))
+    return entries
+
+
+def _decoded(text: Any) -> Any:
+    try:
+        return decode(text)
+    except Undecodable as error:
+        return Damaged(str(text), str(error))
+
+
+def _asked(rule: Callable[[Any], Any], value: Any) -> Any:
+    try:
         return rule(value)
-    return _hidden(value, tuple(word.lower() for word in rule), 0)
+    except Exception as error:  # noqa: BLE001 - the page of a record must open, and leak nothing
+        return f"[redacted: the rule raised {type(error).__name__}]"
 
 
 def _hidden(value: Any, words: tuple[str, ...], depth: int) -> Any:

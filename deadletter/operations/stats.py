@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from django.db import router
-from django.db.models import Count, F, Min, Q
+from django.db.models import Count, F, Max, Min, Q
 
 from .. import clock
 from ..models import Breaker, Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
+
+_FAILED_BIT = F("status").bitand(int(Status.FAILED))
 
 
 @dataclass
@@ -27,6 +29,15 @@ class QueueStats:
 
 
 @dataclass
+class Backlog:
+    """Messages that wait for a time: how many, and between when and when they come due."""
+
+    count: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+@dataclass
 class Stats:
     """Counts per queue and in total; per kind; failed messages by attempts and by reason."""
 
@@ -35,6 +46,8 @@ class Stats:
     kinds: dict[str, dict[str, int]] = field(default_factory=dict)
     retries: dict[int, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+    #: Scheduled and failed.
+    backlog: Backlog = field(default_factory=Backlog)
     candidates: int = 0
     #: Message names held back by a circuit breaker, and until when.
     breakers: dict[str, datetime] = field(default_factory=dict)
@@ -47,42 +60,48 @@ def stats(*, using: str | None = None) -> Stats:
     """Count what is where. Exact, so it reads every row: the dashboard has cheaper ways."""
     alias = using or router.db_for_write(Message)
     now = clock.now(alias)
-    messages: Any = Message.objects.using(alias)
+    messages: Any = Message.objects.using(alias).alias(bit=_FAILED_BIT)
     poison: Any = PoisonRecord.objects.using(alias)
-    found = Stats(
-        queues={
-            name: QueueStats() for name in Queue.objects.using(alias).values_list("name", flat=True)
-        }
-    )
-    for row in messages.order_by().values("queue__name").annotate(**_states(now)):
-        found.queues.setdefault(row.pop("queue__name"), QueueStats()).__dict__.update(row)
+    names = dict(Queue.objects.using(alias).values_list("pk", "name"))
+    found = Stats(queues={name: QueueStats() for name in sorted(names.values())})
+    for row in messages.order_by().values("queue_id").annotate(**_states(now)):
+        queue_id = row.pop("queue_id")
+        # A row that somebody deleted by hand took the name along; its messages still count.
+        name = names.get(queue_id, f"#{queue_id}")
+        found.queues[name] = QueueStats(**row)
     for row in poison.order_by().values("queue").annotate(dead=Count("pk")):
         found.queues.setdefault(row["queue"], QueueStats()).dead = row["dead"]
     found.total = _sum(list(found.queues.values()))
     _by_kind(found, messages.order_by(), poison.order_by())
-    failed = messages.order_by().filter(status__gte=int(Status.FAILED))
+    failed = messages.order_by().filter(bit__gt=0)
     for row in failed.values("attempts").annotate(n=Count("pk")).order_by("attempts"):
         found.retries[row["attempts"]] = row["n"]
     for row in failed.values("failure_reason").annotate(n=Count("pk")).order_by("-n"):
         found.reasons[FailureReason.read(row["failure_reason"]).name] = row["n"]
+    waiting = messages.order_by().filter(available_at__gt=now, lease_token=None)
+    ends = (Count("pk"), Min("available_at"), Max("available_at"))
+    found.backlog = Backlog(*waiting.aggregate(*ends).values())
     found.candidates = _candidates(alias, 10).count()
     found.breakers = dict(Breaker.objects.using(alias).values_list("name", "until"))
     return found
 
 
-def poison_candidates(attempts: int = 10, *, using: str | None = None) -> list[Message]:
+def poison_candidates(
+    attempts: int = 10, *, limit: int | None = None, using: str | None = None
+) -> list[Message]:
     """List failed messages that were tried this often and wait for another try, worst first."""
     alias = using or router.db_for_write(Message)
-    return list(_candidates(alias, attempts).light().order_by("-attempts", "created_at", "pk"))
+    rows = _candidates(alias, attempts).light().select_related("queue")
+    return list(rows.order_by("-attempts", "created_at", "pk")[:limit])
 
 
 def _candidates(alias: str, attempts: int) -> Any:
-    failed = Message.objects.using(alias).alias(bit=F("status").bitand(int(Status.FAILED)))
+    failed = Message.objects.using(alias).alias(bit=_FAILED_BIT)
     return failed.filter(bit__gt=0, attempts__gte=attempts, available_at__isnull=False)
 
 
 def _states(now: datetime) -> dict[str, Any]:
-    bit = Q(status__gte=int(Status.FAILED))  # the highest bit there is
+    bit = Q(bit__gt=0)
     waiting = Q(available_at__gt=now, lease_token=None)
     return {
         "pending": Count("pk", filter=Q(available_at__lte=now)),

@@ -9,7 +9,7 @@ from django.db import connections
 
 from .. import clock, sql
 from ..models import Message, PoisonRecord, Queue
-from .poison import alias_of
+from .acting import alias_of
 
 #: Waiting messages are counted up to here.
 COUNTED = 1_000

@@ -1,0 +1,83 @@
+"""How is an act on many ids done? In pieces, each a transaction, under one audit entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+from django.db import router
+
+from ..failures import shown
+from ..lifecycle.recover import Verdicts
+from ..lifecycle.transaction import Transaction, in_transaction
+from ..models import AuditEntry, PoisonRecord
+from . import audit
+
+#: Ids per transaction: locks are short, memory is flat, and SQLite's limit on variables is far.
+PIECE = 1_000
+#: What fits a bigint; anything else is nobody's id.
+_LARGEST = 2**63 - 1
+
+#: Gets a transaction, ids, and how many were done before; returns also the poison it touched.
+Verb = Callable[[Transaction, list[int], int], tuple[Verdicts, Sequence[PoisonRecord] | None]]
+
+
+def carry_out(
+    opening: audit.Opening, verb: Verb, ids: Sequence[int], *, using: str | None
+) -> tuple[Verdicts, int]:
+    """Do the verb to every id; return what happened to which, and the audit entry (0: none)."""
+    total = Verdicts(missing=[id for id in ids if not 0 < id <= _LARGEST])
+    possible = [id for id in ids if 0 < id <= _LARGEST]
+    entry: AuditEntry | None = None
+    for first in range(0, len(possible), PIECE):
+        piece = possible[first : first + PIECE]
+        verdicts, entry = in_transaction(
+            lambda tx: step(tx, opening, verb, piece, entry=entry, before=total),  # noqa: B023
+            using=alias_of(using),
+        )
+        total.done.extend(verdicts.done)
+        total.missing.extend(verdicts.missing)
+        total.refused.update(verdicts.refused)
+    return total, entry.pk if entry else 0
+
+
+def step(
+    tx: Transaction,
+    opening: audit.Opening,
+    verb: Verb,
+    ids: list[int],
+    *,
+    entry: AuditEntry | None,
+    before: Verdicts | None = None,
+    start: int | None = None,
+) -> tuple[Verdicts, AuditEntry | None]:
+    """
+    Do one piece under the act's entry, which is written when the first thing is done or refused.
+
+    An act that touched nothing leaves no entry: there is nothing to prove.
+    """
+    before = before or Verdicts()
+    verdicts, records = verb(tx, ids, len(before.done) if start is None else start)
+    missing = len(verdicts.missing)
+    if entry is None:
+        if not verdicts.done and not verdicts.refused:
+            return verdicts, None
+        entry = audit.record(tx, opening)
+        missing += len(before.missing)
+    audit.name(tx, entry, verdicts.done if records is None else records)
+    audit.count(tx, entry, done=len(verdicts.done), missing=missing, refused=len(verdicts.refused))
+    return verdicts, entry
+
+
+def several(ids: int | Iterable[int]) -> list[int]:
+    """Return ids as a list without repetitions. Raises TypeError for what is no id."""
+    found: list[object] = [ids] if isinstance(ids, int) else list(dict.fromkeys(ids))
+    for id in found:
+        if not isinstance(id, int) or isinstance(id, bool):
+            raise TypeError(f"an id is a whole number, not {shown(id)}")
+    return cast(list[int], found)
+
+
+def alias_of(using: str | None) -> str:
+    # Decisions are made from the primary: a replica may show what is already gone.
+    return using or router.db_for_write(PoisonRecord)
