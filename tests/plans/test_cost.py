@@ -66,6 +66,19 @@ def test_a_claim_from_a_backlog_reads_only_what_it_takes(time, seen):
     assert_bounded(seen, "claim", rows=3_000)
 
 
+def test_the_heads_of_streams_are_read_without_the_backlog_beside_them(time, seen):
+    ids = send_many(
+        [Outgoing("m", stream=f"s{n % 50}", at=NOW - timedelta(days=2)) for n in range(100)],
+        queue="backlog",
+    )
+
+    batch = claim(["backlog"], limit=100)
+    complete(batch.token, batch.ids)
+
+    assert sorted(batch.ids) == ids
+    assert_bounded(seen, "read_streams", "lease_runs", "complete_streamed", "wake")
+
+
 def test_an_empty_claim_beside_the_crowd_reads_next_to_nothing(time, seen):
     batch = claim(["q"], limit=100)
 
