@@ -11,7 +11,9 @@ from deadletter.models import Message, PoisonRecord
 from .streams import run_of_three
 
 
-def test_a_stream_has_one_holder(clock, counts):  # C22
+@pytest.mark.parametrize("stream_policy", ["strict", "release", "halt"])
+def test_a_stream_has_one_holder(clock, counts, policy, stream_policy):  # C22
+    policy(stream_policy=stream_policy)
     m1, _m2, _m3 = run_of_three()
     holder = claim(limit=1, worker="w1")
 
@@ -119,6 +121,21 @@ def test_a_busy_stream_cannot_starve_the_others(clock, settings):  # C24
 
     assert [message.stream for message in batch].count("hot") == 2
     assert {cold.id, plain.id} <= set(batch.ids)
+
+
+def test_under_release_more_waiting_messages_than_the_cap_hide_nothing(
+    clock, counts, policy, settings
+):
+    settings.DEADLETTER = {"STREAM_CAP": 2}
+    policy(stream_policy="release")
+    for _ in range(5):
+        waiting = send("mail", stream="a")
+        batch = claim()
+        fail(batch.token, [Failure(waiting.id, delay=600)])
+    due = send("mail", stream="a")
+
+    assert claim().ids == [due.id]
+    assert counts() == {"failed": 5, "active": 1}
 
 
 def test_many_blocked_streams_in_front_do_not_hide_what_is_due(clock, counts):
