@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from .audits import AuditEntryAdmin
 from .messages import MessageAdmin
 from .poison import PoisonRecordAdmin
 from .queues import QueueAdmin
+from .workers import BreakerAdmin, WorkerProcessAdmin
 
-__all__ = ["MessageAdmin", "PoisonRecordAdmin", "QueueAdmin"]
+__all__ = [
+    "AuditEntryAdmin",
+    "BreakerAdmin",
+    "MessageAdmin",
+    "PoisonRecordAdmin",
+    "QueueAdmin",
+    "WorkerProcessAdmin",
+]

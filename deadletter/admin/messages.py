@@ -8,14 +8,20 @@ from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.db import router
 from django.db.models import DateTimeField, Q, QuerySet, Value
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock
+from .. import clock, operations
 from ..models import Message, Queue, State
 from ..status import Status
+from . import streams
+from .acting import AT_ONCE, act_url, act_view, may
+from .counts import PRIORITIES
+from .message_acts import ACTS
 from .readonly import QueueFilter, ReadOnlyAdmin, as_id
-from .showing import show_history, show_json, show_text
+from .showing import show_history, show_json, show_text, show_trail
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -31,7 +37,26 @@ class StateFilter(admin.SimpleListFilter):
         if value is None:
             return queryset  # type: ignore[no-any-return]
         known = {choice for choice, _ in self.lookup_choices}
-        return queryset.in_state(value) if value in known else queryset.none()  # type: ignore[no-any-return]
+        if value not in known:
+            return queryset.none()  # type: ignore[no-any-return]
+        rows = queryset.in_state(value)
+        if value != State.BLOCKED:
+            # Where few of many are in this state, these lead to them by the index of the claim.
+            rows = rows.filter(priority__in=PRIORITIES)
+        return rows  # type: ignore[no-any-return]
+
+
+def _action(slug: str) -> Any:
+    """Make the action of a list: it only leads to the page that asks."""
+    act = ACTS[slug]
+
+    @admin.action(description=act.label, permissions=[slug.replace("-", "_")])
+    def lead(self: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+        ids = list(queryset.order_by("pk").values_list("pk", flat=True)[:AT_ONCE])
+        back = request.get_full_path()
+        return HttpResponseRedirect(act_url(self.admin_site.name, slug, ids, back=back))
+
+    return lead
 
 
 @admin.register(Message)
@@ -50,8 +75,27 @@ class MessageAdmin(ReadOnlyAdmin):
     ordering = ("-id",)
     search_fields = ("id", "stream", "key")
     search_help_text = _("The whole of a message id, a stream or a key.")
+    list_per_page = AT_ONCE
+    actions = ("retry_now", "release", "poison", "remove")
+    retry_now = _action("retry-now")
+    release = _action("release")
+    poison = _action("poison")
+    remove = _action("remove")
     fieldsets = (
-        (None, {"fields": ("id", "name", "queue_name", "state", "attempts", "stages")}),
+        (
+            None,
+            {
+                "fields": (
+                    "id",
+                    "name",
+                    "queue_name",
+                    "state",
+                    "waits_for",
+                    "attempts",
+                    "stages",
+                )
+            },
+        ),
         (_("Content"), {"fields": ("shown_payload", "shown_headers")}),
         (_("Failures"), {"fields": ("failure_reason", "shown_error", "shown_history")}),
         (_("Order"), {"fields": ("stream", "released_at", "priority", "key")}),
@@ -61,8 +105,9 @@ class MessageAdmin(ReadOnlyAdmin):
             _("Origin"),
             {"fields": ("kind", "instance", "execution_id", "activity_id", "source_id")},
         ),
+        (_("Acts"), {"fields": ("shown_trail",)}),
     )
-    readonly_fields = flatten_fieldsets(fieldsets)
+    readonly_fields = (*flatten_fieldsets(fieldsets), "hidden_payload")
 
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request).light()
@@ -77,6 +122,82 @@ class MessageAdmin(ReadOnlyAdmin):
         found = Q(queue_id__in=list(queues)) & (Q(stream=term) | Q(key=term))
         id = as_id(term)
         return found if id is None else found | Q(pk=id)
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        own = [
+            path("act/<slug:slug>/", view(self.act), name="deadletter_message_act"),
+            path("streams/", view(self.streams), name="deadletter_streams"),
+            path(
+                "streams/<slug:slug>/<int:poison_id>/",
+                view(self.stream_act),
+                name="deadletter_stream_act",
+            ),
+        ]
+        return own + super().get_urls()
+
+    def act(self, request: HttpRequest, slug: str) -> HttpResponse:
+        return act_view(self, request, slug)
+
+    def streams(self, request: HttpRequest) -> HttpResponse:
+        return streams.list_view(self, request)
+
+    def stream_act(self, request: HttpRequest, slug: str, poison_id: int) -> HttpResponse:
+        return streams.act_view(self, request, slug, poison_id)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show the message, with a button for each act that is allowed and would not be refused."""
+        message = self.get_object(request, object_id)
+        extra = {"acts": self._buttons(request, message)} if message else {}
+        return super().change_view(
+            request, object_id, form_url, extra_context={**extra, **(extra_context or {})}
+        )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if request.user.has_perm("deadletter.view_payload"):
+            return self.fieldsets
+        content = (_("Content"), {"fields": ("hidden_payload",)})
+        return [content if "shown_payload" in f[1]["fields"] else f for f in self.fieldsets]
+
+    def has_retry_now_permission(self, request: HttpRequest) -> bool:
+        return may(self, request, ACTS["retry-now"])
+
+    def has_release_permission(self, request: HttpRequest) -> bool:
+        return may(self, request, ACTS["release"])
+
+    def has_poison_permission(self, request: HttpRequest) -> bool:
+        return may(self, request, ACTS["poison"])
+
+    def has_remove_permission(self, request: HttpRequest) -> bool:
+        return may(self, request, ACTS["remove"])
+
+    def _buttons(self, request: HttpRequest, message: Any) -> list[dict[str, Any]]:
+        state = message.state(message.seen_at)
+        return [
+            {
+                "label": act.label,
+                "url": act_url(self.admin_site.name, slug, [message.pk], back=request.path),
+                "danger": act.danger,
+            }
+            for slug, act in ACTS.items()
+            if may(self, request, act) and not act.refuses(message, state)
+        ]
+
+    @admin.display(description=_("waits for"))
+    def waits_for(self, message: Any) -> str:
+        """For a blocked message: what holds its stream, until when, and where to look."""
+        if message.state(message.seen_at) != State.BLOCKED or message.stream is None:
+            return "-"
+        queue = message.queue.name
+        return streams.show_holder(
+            self.admin_site.name, operations.get_stream(queue, message.stream), message
+        )
 
     @admin.display(description=_("queue"))
     def queue_name(self, message: Message) -> str:
@@ -94,6 +215,10 @@ class MessageAdmin(ReadOnlyAdmin):
     def shown_payload(self, message: Message) -> str:
         return show_json(message, "payload")
 
+    @admin.display(description=_("payload"))
+    def hidden_payload(self, message: Message) -> str:
+        return gettext("You have no permission to see payloads.")
+
     @admin.display(description=_("headers"))
     def shown_headers(self, message: Message) -> str:
         return show_json(message, "headers")
@@ -105,6 +230,10 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description=_("failed attempts"))
     def shown_history(self, message: Message) -> str:
         return show_history(message)
+
+    @admin.display(description=_("what people did"))
+    def shown_trail(self, message: Message) -> str:
+        return show_trail(operations.trail(message.pk))
 
 
 def _stages(status: int) -> str:

@@ -1,42 +1,93 @@
-"""Queues: the failure policy of each, edited while everything runs."""
+"""Queues: the failure policy of each, edited while everything runs; what is in it; pausing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.db import models, router
 from django.db.models import ProtectedError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..models import OnPoison, Queue
+from .. import clock, operations
+from ..models import OnPoison, Queue, State
+from ..operations.queues import POLICY
+from .confirm import WHY_LIMIT
+from .counts import IN_A_LIST, ON_A_PAGE, Capped, attach_counts
+from .pausing import pause_url, pause_view, rows_url
 
 if TYPE_CHECKING:  # the class is generic to the type checker only
     _ModelAdmin = admin.ModelAdmin[Queue]
+    _ModelForm = forms.ModelForm[Queue]
 else:
-    _ModelAdmin = admin.ModelAdmin
+    _ModelAdmin, _ModelForm = admin.ModelAdmin, forms.ModelForm
+
+
+class QueueForm(_ModelForm):
+    why = forms.CharField(
+        label=_("Why"),
+        required=False,
+        max_length=WHY_LIMIT,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+        help_text=_("Kept in the audit trail with your name."),
+    )
+
+    class Meta:
+        model = Queue
+        fields = ("name", *POLICY)
+
+
+class QueueList(ChangeList):
+    """Counts once for the whole page, in bounded queries."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        queues, using = list(self.result_list), router.db_for_write(Queue)
+        attach_counts(queues, now=clock.now(using), limit=IN_A_LIST, using=using)
+        self.result_list = queues
+
+
+def _column(state: State) -> Any:
+    """Make the column of one state: a number that leads to the rows behind it."""
+
+    @admin.display(description=state.label)
+    def show(self: Any, queue: Any) -> Any:
+        count: Capped = queue.counts[state]
+        if not count:
+            return "0"
+        return format_html('<a href="{}">{}</a>', rows_url(self, queue, state), count)
+
+    return show
 
 
 @admin.register(Queue)
 class QueueAdmin(_ModelAdmin):
     list_display = (
         "name",
+        "status",
+        *(state.value for state in State),
         "max_attempts",
         "delay",
         "dead_messages",
         "order",
-        "paused",
     )
+    pending, scheduled, failed = map(_column, (State.PENDING, State.SCHEDULED, State.FAILED))
+    active, blocked, dead = map(_column, (State.ACTIVE, State.BLOCKED, State.DEAD))
     list_select_related = ("dead_queue",)
     list_filter = ("paused",)
+    list_per_page = 50
     search_fields = ("name",)
     show_full_result_count = False
+    form = QueueForm
     fieldsets = (
-        (None, {"fields": ("name", "paused")}),
+        (None, {"fields": ("name",)}),
         (
             _("Retries"),
             {"fields": ("max_attempts", "backoff_base", "backoff_cap", "jitter", "cooldown")},
@@ -46,21 +97,70 @@ class QueueAdmin(_ModelAdmin):
         (_("Streams"), {"fields": ("stream_policy",)}),
     )
 
+    class Media:
+        css = {"all": ("deadletter/admin.css",)}
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return QueueList
+
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).using(router.db_for_write(Queue))
+
+    def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
+        # Creating a queue needs no excuse; who only looks gives none.
+        if obj is None or not self.has_change_permission(request, obj):
+            return self.fieldsets
+        return (*self.fieldsets, (_("Reason of the change"), {"fields": ("why",)}))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         # Senders and poison records know a queue by its name.
         return ("name",) if obj else ()
 
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        own = [
+            path("<int:pk>/pause/", view(self.pause), name="deadletter_queue_pause"),
+            path("<int:pk>/resume/", view(self.resume), name="deadletter_queue_resume"),
+        ]
+        return own + super().get_urls()
+
+    def pause(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return pause_view(self, request, pk, paused=True)
+
+    def resume(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return pause_view(self, request, pk, paused=False)
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        seen = self.has_view_permission(request)
+        return seen and request.user.has_perm("deadletter.pause_queue")
+
     def formfield_for_foreignkey(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         kwargs["using"] = router.db_for_write(Queue)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+    def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
+        """Leave the writing to `operations`, which audits it; only what was edited is written."""
+        by = request.user.get_username()
+        given = {field: form.cleaned_data[field] for field in POLICY if field in form.cleaned_data}
+        if not change:
+            obj.pk = operations.create_queue(obj.name, by=by, **given).pk
+            return
+        edited = {field: value for field, value in given.items() if field in form.changed_data}
+        if edited:
+            why = form.cleaned_data.get("why", "")
+            operations.set_queue(obj.name, by=by, why=why, **edited)
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
         """Show the form; a rule that another edit broke in the meantime is told, not raised."""
+        extra = {**(extra_context or {}), **self._situation(request, object_id)}
         try:
-            return super().changeform_view(request, *args, **kwargs)
+            return super().changeform_view(request, object_id, form_url, extra)
         except ValidationError as error:
             return self._refuse(request, " ".join(error.messages), request.get_full_path())
 
@@ -79,6 +179,11 @@ class QueueAdmin(_ModelAdmin):
             return [str(queue) for queue in objs], {}, set(), in_use
         return super().get_deleted_objects(objs, request)
 
+    @admin.display(description=_("status"), ordering="paused")
+    def status(self, queue: Queue) -> Any:
+        word, kind = (_("paused"), "halted") if queue.paused else (_("open"), "due")
+        return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
+
     @admin.display(description=_("retry delay"))
     def delay(self, queue: Queue) -> str:
         if queue.cooldown is not None:
@@ -92,11 +197,30 @@ class QueueAdmin(_ModelAdmin):
     def dead_messages(self, queue: Queue) -> str:
         if queue.on_poison == OnPoison.DEAD_QUEUE:
             return gettext("to queue %(name)s") % {"name": queue.dead_queue}
-        return queue.on_poison
+        return {OnPoison.QUARANTINE: gettext("kept as poison")}.get(
+            OnPoison(queue.on_poison), gettext("discarded")
+        )
 
     @admin.display(description=_("stream policy"), ordering="stream_policy")
     def order(self, queue: Queue) -> str:
         return queue.stream_policy
+
+    def _situation(self, request: HttpRequest, object_id: str | None) -> dict[str, Any]:
+        """What is in the queue, and the button; for the top of its page."""
+        queue = self.get_object(request, object_id) if object_id else None
+        if queue is None or request.method != "GET":
+            return {}
+        using = router.db_for_write(Queue)
+        attach_counts([queue], now=clock.now(using), limit=ON_A_PAGE, using=using)
+        counts: dict[str, Capped] = queue.counts  # type: ignore[attr-defined]
+        return {
+            "counts": [
+                {"label": State(state).label, "n": n, "url": rows_url(self, queue, state)}
+                for state, n in counts.items()
+            ],
+            "paused": queue.paused,
+            "pause_url": pause_url(self, queue) if self.has_pause_permission(request) else "",
+        }
 
     def _refuse(self, request: HttpRequest, why: str, url: str) -> HttpResponse:
         self.message_user(request, why, messages.ERROR)

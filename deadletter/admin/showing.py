@@ -13,6 +13,8 @@ from django.utils.translation import gettext
 
 from ..exceptions import Undecodable
 from ..failures import printable
+from ..models import Damaged
+from ..operations import redact
 from ..payload import SIZE_LIMIT, decode
 from ..status import FailureReason
 
@@ -21,14 +23,16 @@ SHOWN_LIMIT = 2 * SIZE_LIMIT
 
 
 def show_json(row: models.Model, column: str) -> str:
-    """Render a stored JSON value: indented, or as it is with the reason it cannot be read."""
+    """Render a stored JSON value: indented, redacted; or as it is, if it cannot be decoded."""
     text, problem = stored_text(row, column)
     if text is None and not problem:
         return show_text(None)
     try:
-        text = json.dumps(decode(text), indent=2, ensure_ascii=False)
+        text = json.dumps(redact(decode(text)), indent=2, ensure_ascii=False, default=str)
     except (Undecodable, RecursionError) as error:
         problem = problem or f"{gettext('This value cannot be decoded.')} {error}"
+        shown = redact(Damaged(text or "", str(error)))
+        text = shown if isinstance(shown, str) else text
     return show_text(text, problem)
 
 
@@ -49,6 +53,11 @@ def show_history(row: models.Model) -> str:
         return show_text(text or "", problem or gettext("This value is not a list of attempts."))
     shown = [_entry(entry) for entry in reversed(entries)]
     return render_to_string("admin/deadletter/history.html", {"entries": shown})
+
+
+def show_trail(rows: Any) -> str:
+    """Render what people did to a message, as `operations.trail` returns it."""
+    return render_to_string("admin/deadletter/trail.html", {"rows": rows})
 
 
 def stored_text(row: models.Model, column: str) -> tuple[str | None, str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ValidationError
 from django.db import connection
 from django.db.models import ProtectedError
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from deadletter import send
-from deadletter.models import Queue
+from deadletter import lifecycle, send
+from deadletter.admin import counts as counting
+from deadletter.lifecycle import Failure
+from deadletter.models import AuditEntry, Message, Queue
 
 from .conftest import url
 
@@ -38,6 +41,8 @@ def test_a_queue_is_created(admin_client: Client, db) -> None:
 
     assert response.status_code == 302
     assert Queue.objects.get(name="mail").max_attempts == 3
+    entry = AuditEntry.objects.get()
+    assert (entry.act, entry.by, entry.selection) == ("edit_queue", "admin", {"queue": "mail"})
 
 
 def test_a_policy_is_changed_and_the_name_is_not(admin_client: Client, db) -> None:
@@ -155,3 +160,123 @@ def test_viewing_is_not_changing(login, db) -> None:
     queue.refresh_from_db()
     assert response.status_code == 403
     assert queue.max_attempts == 5
+
+
+def test_only_what_was_edited_is_written_and_audited(admin_client: Client, db) -> None:
+    queue = Queue.objects.create(name="mail", max_attempts=5, jitter=0)
+    data = form(max_attempts=9, why="slow partner")
+    # Somebody else edits while the form is open.
+    page = url("queue", "change", queue.pk)
+    admin_client.get(page)
+
+    admin_client.post(page, data)
+
+    entry = AuditEntry.objects.get()
+    assert (entry.why, list(entry.detail)) == ("slow partner", ["max_attempts"])
+    assert LogEntry.objects.get().user.username == "admin"
+
+
+def test_a_form_that_changes_nothing_writes_nothing(admin_client: Client, db) -> None:
+    queue = Queue.objects.create(name="mail", max_attempts=3)
+
+    response = admin_client.post(url("queue", "change", queue.pk), form())
+
+    assert response.status_code == 302
+    assert AuditEntry.objects.count() == 0
+
+
+def test_a_queue_is_paused_and_resumed_after_asking(admin_client: Client, db) -> None:
+    queue = Queue.objects.create(name="mail")
+    pause, resume = url("queue", "pause", queue.pk), url("queue", "resume", queue.pk)
+
+    asked = admin_client.get(pause).content.decode()
+    queue.refresh_from_db()
+    assert "No worker takes messages from queue mail until it is resumed." in asked
+    assert not queue.paused
+
+    admin_client.post(pause, {"why": "maintenance"})
+    queue.refresh_from_db()
+    assert queue.paused
+    page = admin_client.get(url("queue", "change", queue.pk)).content.decode()
+    assert "This queue is paused" in page
+    assert resume in page
+
+    admin_client.post(resume)
+    queue.refresh_from_db()
+    assert not queue.paused
+    entries = AuditEntry.objects.order_by("pk").values_list("act", "by", "why")
+    assert list(entries) == [("pause", "admin", "maintenance"), ("resume", "admin", "")]
+    assert LogEntry.objects.count() == 2
+
+
+@pytest.mark.parametrize("page", ["pause", "resume"])
+def test_pausing_is_a_right_of_its_own(login, db, page: str) -> None:
+    queue = Queue.objects.create(name="mail")
+    browser = login("view_queue", "change_queue", "add_queue", "delete_queue")
+    here = url("queue", page, queue.pk)
+
+    assert browser.get(here).status_code == 403
+    assert browser.post(here).status_code == 403
+    assert here not in browser.get(url("queue", "change", queue.pk)).content.decode()
+    assert AuditEntry.objects.count() == 0
+
+
+def test_who_may_pause_need_not_be_able_to_edit(login, db) -> None:
+    queue = Queue.objects.create(name="mail")
+    browser = login("view_queue", "pause_queue")
+
+    browser.post(url("queue", "pause", queue.pk))
+    browser.post(url("queue", "change", queue.pk), form(max_attempts=1))
+
+    queue.refresh_from_db()
+    assert (queue.paused, queue.max_attempts) == (True, 5)
+
+
+def test_pausing_a_queue_that_is_gone_is_not_found(admin_client: Client, db) -> None:
+    assert admin_client.post(url("queue", "pause", 987_654)).status_code == 404
+
+
+def test_the_counts_lead_to_the_rows_behind_them(admin_client: Client, poisoned, clock) -> None:
+    poisoned("dead")
+    failed = send("failed")
+    batch = lifecycle.claim(limit=1, worker="w")
+    lifecycle.fail(batch.token, [Failure(failed.pk, error="no")])
+    send("active")
+    lifecycle.claim(limit=1, worker="w")
+    send("later", delay=60)
+    send("due", priority=9)
+    blocked = send("blocked", stream="s")
+    Message.objects.filter(pk=blocked.pk).update(available_at=None)
+    queue = Queue.objects.get(name="default")
+
+    page = admin_client.get(url("queue", "change", queue.pk))
+    listed = admin_client.get(url("queue")).content.decode()
+
+    counts = {str(count["label"]): count for count in page.context["counts"]}
+    assert {label: count["n"].n for label, count in counts.items()} == dict.fromkeys(counts, 1)
+    for label, count in counts.items():
+        assert count["url"].replace("&", "&amp;") in listed
+        if label == "dead":
+            continue
+        rows = admin_client.get(count["url"]).context["cl"].result_list
+        assert [row.name.replace("later", "scheduled") for row in rows] == [
+            label.replace("pending", "due")
+        ]
+
+
+def test_counts_stop_at_their_limit(admin_client: Client, db, monkeypatch) -> None:
+    monkeypatch.setattr("deadletter.admin.queues.ON_A_PAGE", 2)
+    for _ in range(3):
+        send("due")
+        send("later", delay=600)
+    queue = Queue.objects.get(name="default")
+
+    with CaptureQueriesContext(connection) as queries:
+        page = admin_client.get(url("queue", "change", queue.pk))
+
+    counts = {str(count["label"]): str(count["n"]) for count in page.context["counts"]}
+    assert (counts["pending"], counts["scheduled"], counts["failed"]) == ("2+", "2+", "0+")
+    assert str(counting.Capped(10_000, True)) == "10,000+"
+    counted = [q["sql"] for q in queries if "COUNT(" in q["sql"] and "message" in q["sql"]]
+    assert counted
+    assert all("LIMIT 3" in sql for sql in counted)

@@ -1,0 +1,154 @@
+"""The audit trail: who did what, when, why, to how many, and what became of them?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.db import router
+from django.db.models import Q
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..failures import printable
+from ..models import Act, AuditedMessage, AuditEntry
+from .readonly import ReadOnlyAdmin, as_id
+from .showing import show_text
+
+#: Latest entries among which the names of people are looked for; nobody else is offered to choose.
+RECENT = 1_000
+#: Messages named on the page of an act.
+NAMED = 100
+
+
+class ActFilter(admin.SimpleListFilter):
+    title = _("act")
+    parameter_name = "act"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(Act.choices)
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.value() is None:
+            return queryset
+        return queryset.filter(act=self.value())
+
+
+class PersonFilter(admin.SimpleListFilter):
+    title = _("person")
+    parameter_name = "by"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        rows = AuditEntry.objects.using(router.db_for_write(AuditEntry)).order_by("-pk")
+        names = sorted({name for name in rows.values_list("by", flat=True)[:RECENT] if name})
+        return [(name, name) for name in names]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.value() is None:
+            return queryset
+        return queryset.filter(by=self.value())
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnlyAdmin):
+    list_display = ("id", "at", "person", "act", "what", "why_start", "result", "became")
+    list_display_links = ("id", "at")
+    list_filter = (ActFilter, PersonFilter)
+    ordering = ("-id",)
+    search_fields = ("by", "id")
+    search_help_text = _("The whole of a person's name, or a message id.")
+    fields = (
+        "at",
+        "person",
+        "act",
+        "why",
+        "shown_selection",
+        "shown_detail",
+        "result",
+        "became",
+        "touched",
+    )
+    readonly_fields = fields
+
+    def matches(self, term: str) -> Q:
+        id = as_id(term)
+        if id is None:
+            return Q(by=term)
+        rows = AuditedMessage.objects.using(router.db_for_write(AuditedMessage))
+        entries = rows.filter(message_id=id).order_by("-pk").values_list("entry_id", flat=True)
+        return Q(by=term) | Q(pk__in=list(entries[:RECENT]))
+
+    @admin.display(description=_("person"))
+    def person(self, entry: AuditEntry) -> str:
+        return entry.by or "-"
+
+    @admin.display(description=_("what"))
+    def what(self, entry: AuditEntry) -> str:
+        """Say in short which rows were meant."""
+        selection = entry.selection if isinstance(entry.selection, dict) else {}
+        ids = selection.get("ids")
+        if isinstance(ids, list):
+            shown = ", ".join(str(id) for id in ids[:5])
+            more = max(0, int(selection.get("count") or len(ids)) - 5)
+            return gettext("%(ids)s and %(n)s more") % {"ids": shown, "n": more} if more else shown
+        return printable(", ".join(f"{key}={value}" for key, value in selection.items()), limit=200)
+
+    @admin.display(description=_("why"))
+    def why_start(self, entry: AuditEntry) -> str:
+        return entry.why[:120] + "…" if len(entry.why) > 120 else entry.why
+
+    @admin.display(description=_("result"))
+    def result(self, entry: AuditEntry) -> str:
+        parts = [gettext("%(n)s done") % {"n": entry.done}]
+        if entry.refused:
+            parts.append(gettext("%(n)s refused") % {"n": entry.refused})
+        if entry.missing:
+            parts.append(gettext("%(n)s were gone") % {"n": entry.missing})
+        return ", ".join(parts)
+
+    @admin.display(description=_("what became of them"))
+    def became(self, entry: AuditEntry) -> str:
+        if entry.act != Act.RETRY:
+            return "-"
+        known = (
+            (gettext("%(n)s succeeded"), entry.succeeded),
+            (gettext("%(n)s died again of the same"), entry.died_same),
+            (gettext("%(n)s died of another cause"), entry.died_other),
+            (gettext("%(n)s not known yet"), entry.open),
+        )
+        return ", ".join(text % {"n": n} for text, n in known if n) or "-"
+
+    @admin.display(description=_("selection"))
+    def shown_selection(self, entry: AuditEntry) -> str:
+        return _text(entry.selection)
+
+    @admin.display(description=_("detail"))
+    def shown_detail(self, entry: AuditEntry) -> str:
+        return _text(entry.detail)
+
+    @admin.display(description=_("messages"))
+    def touched(self, entry: AuditEntry) -> str:
+        rows = entry.messages.using(entry._state.db).order_by("pk")[: NAMED + 1]
+        found = list(rows)
+        here = reverse("admin:deadletter_message_changelist", current_app=self.admin_site.name)
+        poison = reverse(
+            "admin:deadletter_poisonrecord_changelist", current_app=self.admin_site.name
+        )
+        context = {
+            "rows": found[:NAMED],
+            "more": len(found) > NAMED,
+            "limit": NAMED,
+            "messages_url": here,
+            "poison_url": poison,
+        }
+        return render_to_string("admin/deadletter/touched.html", context)
+
+
+def _text(value: Any) -> str:
+    return show_text(
+        json.dumps(value, indent=2, ensure_ascii=False, default=str) if value else None
+    )

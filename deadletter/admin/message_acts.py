@@ -1,0 +1,254 @@
+"""What a person can do to a message that waits: what it means, and when it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from .. import operations
+from ..models import Message, OnPoison, Queue, State, StreamPolicy
+
+
+@dataclass(frozen=True)
+class Result:
+    done: Sequence[int]
+    missing: Sequence[int]
+    refused: dict[int, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageAct:
+    """`says` states what will happen to n messages, `refuses` why one would not be touched."""
+
+    slug: str
+    permission: str
+    label: Any
+    says: Callable[[Sequence[Message]], list[str]]
+    refuses: Callable[[Message, str], str]
+    verb: Callable[..., Result]
+    button: Callable[[int], str]
+    told: Callable[[int], str]
+    why_required: bool = False
+    danger: bool = False
+
+
+def _never_in_state(message: Message, state: str) -> str:
+    if state == State.ACTIVE:
+        return gettext("A worker is handling it; wait for its lease to end.")
+    return ""
+
+
+# Retry now
+
+
+def _retry_now(ids: Sequence[int], *, by: str, why: str) -> Result:
+    found = operations.retry_now(ids, by=by, why=why)
+    return Result(found.retried, found.missing, found.refused)
+
+
+def _retry_says(messages: Sequence[Message]) -> list[str]:
+    n = len(messages)
+    return [
+        ngettext(
+            "%(n)s failed message becomes due at once, instead of at the end of its delay.",
+            "%(n)s failed messages become due at once, instead of at the end of their delays.",
+            n,
+        )
+        % {"n": n},
+        gettext(
+            "Attempts are counted from 0 again. Payload, history and place in the stream are kept."
+        ),
+    ]
+
+
+def _retry_refuses(message: Message, state: str) -> str:
+    if state == State.FAILED:
+        return ""
+    return gettext("It is %(state)s; only a failed message can be retried now.") % {
+        "state": State(state).label
+    }
+
+
+# Release by name
+
+
+def _release(ids: Sequence[int], *, by: str, why: str) -> Result:
+    found = operations.release(ids, by=by, why=why)
+    return Result(found.done, found.missing, found.refused)
+
+
+def _release_says(messages: Sequence[Message]) -> list[str]:
+    n = len(messages)
+    return [
+        ngettext(
+            "%(n)s message may pass what waits or died in front of it in its stream.",
+            "%(n)s messages may pass what waits or died in front of them in their streams.",
+            n,
+        )
+        % {"n": n},
+        gettext("Order is given up for it. What else waits in the stream goes on waiting."),
+    ]
+
+
+def _release_refuses(message: Message, state: str) -> str:
+    if message.stream is None:
+        return gettext("It belongs to no stream, so nothing holds it back.")
+    return _never_in_state(message, state)
+
+
+# Poison by hand
+
+
+def _poison(ids: Sequence[int], *, by: str, why: str) -> Result:
+    found = operations.poison(ids, by=by, why=why)
+    return Result(found.done, found.missing, found.refused)
+
+
+def _poison_says(messages: Sequence[Message]) -> list[str]:
+    """Poison goes where its queue's policy sends it: say where, queue by queue."""
+    queues: dict[str, tuple[Queue, int]] = {}
+    for message in messages:
+        name = message.queue.name
+        queues[name] = (message.queue, queues.get(name, (None, 0))[1] + 1)
+    says = [_poison_goes(queue, n) for queue, n in queues.values()]
+    if any(m.stream is not None and m.queue.stream_policy == StreamPolicy.HALT for m in messages):
+        says.append(
+            gettext(
+                "Where the queue's stream policy is halt, the stream stands still from then on, "
+                "until the poison record is retried or removed."
+            )
+        )
+    return says
+
+
+def _poison_goes(queue: Queue, n: int) -> str:
+    values = {"n": n, "queue": queue.name, "dead": queue.dead_queue}
+    if queue.on_poison == OnPoison.DISCARD:
+        return (
+            ngettext(
+                "%(n)s message of queue %(queue)s is DISCARDED, as the policy of the queue says: "
+                "it cannot be brought back.",
+                "%(n)s messages of queue %(queue)s are DISCARDED, as the policy of the queue "
+                "says: they cannot be brought back.",
+                n,
+            )
+            % values
+        )
+    if queue.on_poison == OnPoison.DEAD_QUEUE:
+        return (
+            ngettext(
+                "%(n)s message of queue %(queue)s is moved to the dead queue %(dead)s.",
+                "%(n)s messages of queue %(queue)s are moved to the dead queue %(dead)s.",
+                n,
+            )
+            % values
+        )
+    return (
+        ngettext(
+            "%(n)s message of queue %(queue)s becomes a poison record: it is not handled until "
+            "somebody retries it.",
+            "%(n)s messages of queue %(queue)s become poison records: they are not handled until "
+            "somebody retries them.",
+            n,
+        )
+        % values
+    )
+
+
+# Remove
+
+
+def _remove(ids: Sequence[int], *, by: str, why: str) -> Result:
+    found = operations.remove(ids, by=by, why=why)
+    return Result(found.removed, found.missing, found.refused)
+
+
+def _remove_says(messages: Sequence[Message]) -> list[str]:
+    n = len(messages)
+    says = [
+        ngettext(
+            "%(n)s message is removed for good: it will never be handled, and it cannot be "
+            "brought back.",
+            "%(n)s messages are removed for good: they will never be handled, and they cannot be "
+            "brought back.",
+            n,
+        )
+        % {"n": n}
+    ]
+    if any(message.stream is not None for message in messages):
+        says.append(gettext("What waits behind it in its stream goes on."))
+    return says
+
+
+RETRY, REMOVE = "deadletter.retry_poison", "deadletter.remove_poison"
+
+ACTS = {
+    act.slug: act
+    for act in (
+        MessageAct(
+            slug="retry-now",
+            permission=RETRY,
+            label=_("Retry now"),
+            says=_retry_says,
+            refuses=_retry_refuses,
+            verb=_retry_now,
+            button=lambda n: (
+                ngettext("Retry %(n)s message now", "Retry %(n)s messages now", n) % {"n": n}
+            ),
+            told=lambda n: (
+                ngettext("%(n)s message is due now.", "%(n)s messages are due now.", n) % {"n": n}
+            ),
+        ),
+        MessageAct(
+            slug="release",
+            permission=RETRY,
+            label=_("Release"),
+            says=_release_says,
+            refuses=_release_refuses,
+            verb=_release,
+            button=lambda n: (
+                ngettext("Release %(n)s message", "Release %(n)s messages", n) % {"n": n}
+            ),
+            told=lambda n: (
+                ngettext("%(n)s message was released.", "%(n)s messages were released.", n)
+                % {"n": n}
+            ),
+        ),
+        MessageAct(
+            slug="poison",
+            permission=REMOVE,
+            label=_("Poison by hand"),
+            says=_poison_says,
+            refuses=_never_in_state,
+            verb=_poison,
+            button=lambda n: (
+                ngettext("Poison %(n)s message", "Poison %(n)s messages", n) % {"n": n}
+            ),
+            told=lambda n: (
+                ngettext("%(n)s message was poisoned.", "%(n)s messages were poisoned.", n)
+                % {"n": n}
+            ),
+            why_required=True,
+            danger=True,
+        ),
+        MessageAct(
+            slug="remove",
+            permission=REMOVE,
+            label=_("Remove"),
+            says=_remove_says,
+            refuses=_never_in_state,
+            verb=_remove,
+            button=lambda n: (
+                ngettext("Remove %(n)s message", "Remove %(n)s messages", n) % {"n": n}
+            ),
+            told=lambda n: (
+                ngettext("%(n)s message was removed.", "%(n)s messages were removed.", n) % {"n": n}
+            ),
+            danger=True,
+        ),
+    )
+}

@@ -1,0 +1,171 @@
+"""Workers: who is alive, what does each run and for how long; which names are held back?"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import DateTimeField, Q, Value
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.timesince import timesince
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from .. import clock
+from ..models import Breaker, WorkerProcess
+from .readonly import ReadOnlyAdmin
+from .showing import show_text
+
+#: A worker says every five seconds that it is alive; after this long it counts as dead.
+ALIVE = timedelta(seconds=30)
+#: What a worker runs, in the list; its page shows everything it told.
+IN_A_LIST = 3
+
+
+class AliveFilter(admin.SimpleListFilter):
+    title = _("alive")
+    parameter_name = "alive"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("yes", _("alive")), ("no", _("dead"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        since = clock.now(queryset.db) - ALIVE
+        if self.value() == "yes":
+            return queryset.filter(seen_at__gte=since)
+        return queryset.filter(seen_at__lt=since) if self.value() == "no" else queryset
+
+
+@admin.register(WorkerProcess)
+class WorkerProcessAdmin(ReadOnlyAdmin):
+    list_display = (
+        "name",
+        "status",
+        "running_now",
+        "served",
+        "held",
+        "completed",
+        "failed",
+        "version",
+        "started_at",
+    )
+    list_filter = (AliveFilter,)
+    ordering = ("name",)
+    search_fields = ("name", "host")
+    search_help_text = _("The whole of a worker's name or host.")
+    fields = (
+        "name",
+        "status",
+        "all_running",
+        "served",
+        "concurrency",
+        "held",
+        "completed",
+        "failed",
+        "version",
+        "host",
+        "pid",
+        "started_at",
+        "seen_at",
+    )
+    readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        rows = super().get_queryset(request)
+        return rows.annotate(now=Value(clock.now(rows.db), DateTimeField()))
+
+    def matches(self, term: str) -> Q:
+        return Q(name=term) | Q(host=term)
+
+    @admin.display(description=_("status"))
+    def status(self, worker: Any) -> Any:
+        if worker.now - worker.seen_at <= ALIVE:
+            return _badge("due", gettext("alive"))
+        ago = gettext("dead, seen %(ago)s ago") % {"ago": timesince(worker.seen_at, worker.now)}
+        return _badge("halted", ago)
+
+    @admin.display(description=_("runs now"))
+    def running_now(self, worker: Any) -> str:
+        return self._running(worker, IN_A_LIST)
+
+    @admin.display(description=_("runs now"))
+    def all_running(self, worker: Any) -> str:
+        return self._running(worker, None)
+
+    @admin.display(description=_("queues"))
+    def served(self, worker: Any) -> str:
+        names = worker.queues if isinstance(worker.queues, list) else []
+        return ", ".join(str(name) for name in names) or "-"
+
+    def _running(self, worker: Any, limit: int | None) -> str:
+        told = worker.running if isinstance(worker.running, list) else []
+        entries = [entry for entry in told if isinstance(entry, dict)]
+        context = {
+            "entries": [self._entry(entry, worker) for entry in entries[:limit]],
+            "more": len(entries) - len(entries[:limit]),
+            "dead": worker.now - worker.seen_at > ALIVE,
+        }
+        return render_to_string("admin/deadletter/running.html", context)
+
+    def _entry(self, entry: dict[str, Any], worker: Any) -> dict[str, Any]:
+        """Add what passed since the worker told; link to the message."""
+        id, seconds = entry.get("id"), entry.get("seconds")
+        known = isinstance(id, int)
+        site = self.admin_site.name
+        url = reverse("admin:deadletter_message_change", args=[id], current_app=site)
+        return {
+            "label": f"{entry.get('name', '')} #{id}",
+            "url": url if known else "",
+            "since": _elapsed(seconds, worker.seen_at, worker.now),
+        }
+
+
+@admin.register(Breaker)
+class BreakerAdmin(ReadOnlyAdmin):
+    """An open breaker is a row; workers remove it when a probe succeeds."""
+
+    list_display = ("name", "status", "failures", "error_start", "opened_at", "opened_by")
+    ordering = ("name",)
+    search_fields = ("name",)
+    search_help_text = _("The whole of a message name.")
+    fields = ("name", "status", "until", "failures", "shown_error", "opened_at", "opened_by")
+    readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        rows = super().get_queryset(request)
+        return rows.annotate(now=Value(clock.now(rows.db), DateTimeField()))
+
+    def matches(self, term: str) -> Q:
+        return Q(name=term)
+
+    @admin.display(description=_("status"))
+    def status(self, breaker: Any) -> Any:
+        if breaker.until > breaker.now:
+            left = (breaker.until - breaker.now).total_seconds()
+            return _badge("halted", gettext("held for %(n)d more seconds") % {"n": left})
+        return _badge("waiting", gettext("the next message is tried"))
+
+    @admin.display(description=_("last error"))
+    def error_start(self, breaker: Breaker) -> str:
+        return breaker.error[:120]
+
+    @admin.display(description=_("last error"))
+    def shown_error(self, breaker: Breaker) -> str:
+        return show_text(breaker.error)
+
+
+def _badge(kind: str, word: str) -> Any:
+    return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
+
+
+def _elapsed(seconds: Any, seen_at: datetime, now: datetime) -> str:
+    if not isinstance(seconds, int | float):
+        return ""
+    total = int(seconds + (now - seen_at).total_seconds())
+    if total < 60:
+        return gettext("%(n)s s") % {"n": total}
+    return str(timedelta(seconds=total))

@@ -1,0 +1,74 @@
+"""The audit trail can be read, narrowed and searched, and never changed."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from deadletter import lifecycle, operations, send, testing
+from deadletter.models import AuditEntry
+
+from .conftest import SCRIPT, url
+
+
+def shown(response) -> list[int]:
+    return [row.pk for row in response.context["cl"].result_list]
+
+
+@pytest.fixture
+def acts(poisoned, handles) -> dict[str, int]:
+    """Ada retries a record, Grace removes a message and pauses a queue."""
+    handles("mail", lambda message: None)
+    record, message = poisoned("mail"), send("other", delay=600)
+    operations.retry_poison(record.pk, by="ada", why="deployed the fix")
+    operations.remove(message.pk, by="grace", why=SCRIPT)
+    operations.pause("default", by="grace")
+    found = dict(AuditEntry.objects.values_list("act", "pk"))
+    return found | {"message": message.pk}
+
+
+def test_the_list_says_who_did_what_and_what_came_of_it(admin_client: Client, acts) -> None:
+    operations.resume("default", by="grace")
+    testing.drain()
+    lifecycle.sweep()
+
+    html = admin_client.get(url("auditentry")).content.decode()
+
+    assert "deployed the fix" in html
+    assert "1 succeeded" in html
+    assert "pause a queue" in html
+    assert "<script>alert" not in html
+
+
+def test_the_list_is_narrowed_to_an_act_and_to_a_person(admin_client: Client, acts) -> None:
+    by_act = admin_client.get(url("auditentry"), {"act": "retry"})
+    by_person = admin_client.get(url("auditentry"), {"by": "grace"})
+
+    assert shown(by_act) == [acts["retry"]]
+    assert shown(by_person) == [acts["pause"], acts["discard"]]
+    assert shown(admin_client.get(url("auditentry"), {"by": "nobody"})) == []
+
+
+def test_an_act_is_found_by_person_and_by_message(admin_client: Client, acts) -> None:
+    assert shown(admin_client.get(url("auditentry"), {"q": "ada"})) == [acts["retry"]]
+    by_message = admin_client.get(url("auditentry"), {"q": str(acts["message"])})
+    assert acts["discard"] in shown(by_message)
+
+
+def test_the_page_names_the_messages(admin_client: Client, acts) -> None:
+    page = admin_client.get(url("auditentry", "change", acts["discard"])).content.decode()
+
+    assert f"#{acts['message']}" in page
+    assert "&lt;script&gt;alert" in page
+    assert "<script>alert" not in page
+
+
+def test_nobody_changes_the_trail(admin_client: Client, login, acts) -> None:
+    pk = acts["retry"]
+    before = AuditEntry.objects.filter(pk=pk).values().get()
+
+    assert admin_client.get(url("auditentry", "add")).status_code == 403
+    assert admin_client.post(url("auditentry", "change", pk), {"by": "eve"}).status_code == 403
+    assert admin_client.post(url("auditentry", "delete", pk), {"post": "yes"}).status_code == 403
+    assert login().get(url("auditentry")).status_code == 403
+    assert AuditEntry.objects.filter(pk=pk).values().get() == before

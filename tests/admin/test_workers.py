@@ -1,0 +1,111 @@
+"""The page of workers says who is alive, what each runs, and which names are held."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from deadletter.models import Breaker, WorkerProcess
+
+from .conftest import SCRIPT, url
+
+
+@pytest.fixture
+def worker(clock) -> Any:
+    def make(name: str = "w1", *, ago: float = 1, **given: Any) -> WorkerProcess:
+        values = {
+            "host": "host-a",
+            "pid": 7,
+            "version": "0.1",
+            "queues": ["default", "mail"],
+            "concurrency": 4,
+            "running": [],
+            "started_at": clock.now - timedelta(hours=1),
+            "seen_at": clock.now - timedelta(seconds=ago),
+        }
+        return WorkerProcess.objects.create(name=name, **values | given)
+
+    return make
+
+
+def test_the_living_and_the_dead_are_told_apart(admin_client: Client, worker) -> None:
+    worker("quick", ago=5)
+    worker("gone", ago=600)
+
+    html = admin_client.get(url("workerprocess")).content.decode()
+    alive = admin_client.get(url("workerprocess"), {"alive": "yes"})
+    dead = admin_client.get(url("workerprocess"), {"alive": "no"})
+
+    assert "dead, seen 10" in html
+    assert [w.name for w in alive.context["cl"].result_list] == ["quick"]
+    assert [w.name for w in dead.context["cl"].result_list] == ["gone"]
+
+
+def test_what_a_worker_runs_counts_on_since_it_told(admin_client: Client, worker) -> None:
+    running = [
+        {"id": id, "name": "mail", "queue": "default", "seconds": 100 - id} for id in range(1, 6)
+    ]
+    made = worker(ago=3, running=running)
+
+    html = admin_client.get(url("workerprocess")).content.decode()
+    page = admin_client.get(url("workerprocess", "change", made.pk)).content.decode()
+
+    assert "0:01:42" in html  # 99 + 3
+    assert "and 2 more" in html
+    assert url("message", "change", 1) in html
+    assert "mail #5" not in html
+    assert "mail #5" in page
+
+
+@pytest.mark.parametrize(
+    "running",
+    [
+        {},
+        7,
+        None,
+        ["x", 3, None, {}],
+        [{"id": SCRIPT, "name": SCRIPT, "seconds": "x"}],
+        [{"id": None, "seconds": None}],
+    ],
+)
+def test_whatever_a_worker_told_is_shown(admin_client: Client, worker, running: Any) -> None:
+    made = worker(running=running if running is not None else [], queues={"a": 1})
+
+    for page in (url("workerprocess"), url("workerprocess", "change", made.pk)):
+        response = admin_client.get(page)
+        assert response.status_code == 200
+        assert "<script>alert" not in response.content.decode()
+
+
+def test_an_open_breaker_says_until_when(admin_client: Client, clock) -> None:
+    held = Breaker.objects.create(
+        name="mail.send",
+        failures=10,
+        error=SCRIPT,
+        opened_at=clock.now,
+        until=clock.now + timedelta(seconds=25),
+        opened_by="w1",
+    )
+
+    html = admin_client.get(url("breaker")).content.decode()
+    page = admin_client.get(url("breaker", "change", held.pk)).content.decode()
+    clock.advance(30)
+    later = admin_client.get(url("breaker")).content.decode()
+
+    assert "held for 25 more seconds" in html
+    assert "the next message is tried" in later
+    assert "&lt;script&gt;alert" in page
+    assert "<script>alert" not in html + page
+
+
+@pytest.mark.parametrize("model", ["workerprocess", "breaker"])
+def test_workers_are_looked_at_only(admin_client: Client, login, worker, model: str) -> None:
+    made = worker()
+
+    assert admin_client.get(url(model, "add")).status_code == 403
+    assert admin_client.post(url("workerprocess", "delete", made.pk)).status_code == 403
+    assert login().get(url(model)).status_code == 403
+    assert WorkerProcess.objects.count() == 1
