@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ..exceptions import UnknownQueue
 from ..lifecycle.enqueue import send
 from ..lifecycle.recover import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
@@ -19,6 +18,7 @@ from . import audit
 from .acting import PIECE, Verb, alias_of, step
 from .filters import PoisonFilter
 from .poison import Terms, removal, retrial
+from .queues import require_queue
 
 #: The queue and the message name of work that goes on in the background.
 QUEUE = "deadletter"
@@ -69,7 +69,8 @@ def retry_matching(
     `progress` is told how many were looked at. Raises UnknownQueue before anything is touched.
     """
     terms = Terms(queue=queue, rate=rate)
-    _check_target(queue, alias_of(using))
+    if queue is not None:
+        require_queue(queue, using=using)
     opening = audit.Opening(act=Act.RETRY, by=by, why=why, detail=terms.as_dict())
     return _all(opening, retrial(terms, by), wanted, limit, progress, using)
 
@@ -109,7 +110,8 @@ def start_job(
         raise ValueError("a job retries or removes what a fixed filter matches")
     terms = Terms(queue=queue, rate=rate)
     alias = alias_of(using)
-    _check_target(queue, alias)
+    if queue is not None:
+        require_queue(queue, using=alias)
     opening = audit.Opening(
         act=act, by=by, why=why, selection=wanted.as_dict(), detail=terms.as_dict()
     )
@@ -193,13 +195,6 @@ def _own_queue(alias: str) -> None:
 def _ask_for_more(job: BulkJob, alias: str) -> None:
     # The handler must look where the job is, which need not be where the router points.
     send(NAME, {"job": job.pk, "using": alias}, queue=QUEUE, using=alias)
-
-
-def _check_target(queue: str | None, alias: str) -> None:
-    """Refuse a typing error once, not once for each of 200,000 records."""
-    names = Queue.objects.using(alias).values_list("name", flat=True)
-    if queue is not None and queue not in set(names):
-        raise UnknownQueue(queue, names)
 
 
 def _opening(entry: AuditEntry) -> audit.Opening:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import clock
@@ -13,7 +14,16 @@ from . import audit
 from .acting import PIECE, alias_of, carry_out, several
 from .poison import AS_IT_WAS, Removal, Retrial, retry_poison
 
-Verdicts = recover.Verdicts
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What became of each id; `refused` says why."""
+
+    done: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    #: The audit entry; 0 when nothing was done.
+    entry_id: int = 0
 
 
 def list_messages(
@@ -113,8 +123,8 @@ def retry_now(
 
     A message in any other state is refused, naming the state.
     """
-    found, entry = _act(Act.RETRY_NOW, recover.hurry, message_ids, by, why, using)
-    return Retrial(found.done, found.missing, found.refused, entry)
+    found = _act(Act.RETRY_NOW, recover.hurry, message_ids, by, why, using)
+    return Retrial(found.done, found.missing, found.refused, found.entry_id)
 
 
 def release(
@@ -125,7 +135,7 @@ def release(
     using: str | None = None,
 ) -> Verdicts:
     """Let messages pass a waiting or poisoned predecessor of their stream."""
-    return _act(Act.RELEASE, recover.let_pass, message_ids, by, why, using)[0]
+    return _act(Act.RELEASE, recover.let_pass, message_ids, by, why, using)
 
 
 def poison(
@@ -137,10 +147,10 @@ def poison(
 ) -> Verdicts:
     """Quarantine messages by hand, with the reason OPERATOR."""
 
-    def work(tx: Transaction, ids: list[int]) -> Verdicts:
+    def work(tx: Transaction, ids: list[int]) -> recover.Verdicts:
         return recover.poison(tx, ids, why=why, by=audit.person(by) or "operator")
 
-    return _act(Act.POISON, work, message_ids, by, why, using)[0]
+    return _act(Act.POISON, work, message_ids, by, why, using)
 
 
 def remove(
@@ -151,22 +161,23 @@ def remove(
     using: str | None = None,
 ) -> Removal:
     """Remove waiting messages for good; one that is being handled is refused."""
-    found, entry = _act(Act.DISCARD, recover.discard, message_ids, by, why, using)
-    return Removal(found.done, found.missing, found.refused, entry)
+    found = _act(Act.DISCARD, recover.discard, message_ids, by, why, using)
+    return Removal(found.done, found.missing, found.refused, found.entry_id)
 
 
 def _act(
     act: Act,
-    verb: Callable[[Transaction, list[int]], Verdicts],
+    verb: Callable[[Transaction, list[int]], recover.Verdicts],
     message_ids: int | Iterable[int],
     by: str | None,
     why: str,
     using: str | None,
-) -> tuple[Verdicts, int]:
+) -> Verdicts:
     ids = several(message_ids)
     opening = audit.Opening(act=act, by=by, why=why, selection=audit.of_ids(ids))
 
-    def work(tx: Transaction, piece: list[int], start: int) -> tuple[Verdicts, None]:
+    def work(tx: Transaction, piece: list[int], start: int) -> tuple[recover.Verdicts, None]:
         return verb(tx, piece), None
 
-    return carry_out(opening, work, ids, using=using)
+    found, entry = carry_out(opening, work, ids, using=using)
+    return Verdicts(found.done, found.missing, found.refused, entry)

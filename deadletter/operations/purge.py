@@ -23,14 +23,28 @@ def purge(
     using: str | None = None,
 ) -> Total:
     """Remove poison that died longer ago than this, for good; streams it halted go on."""
-    return remove_matching(
+    return purge_matching(
         old(older_than, queue=queue, using=using),
         by=by,
-        why=why or f"older than {as_timedelta(older_than)}",
+        why=why,
         limit=limit,
         progress=progress,
-        act=Act.PURGE,
         using=using,
+    )
+
+
+def purge_matching(
+    wanted: PoisonFilter,
+    *,
+    by: str | None = None,
+    why: str = "",
+    limit: int | None = None,
+    progress: Progress | None = None,
+    using: str | None = None,
+) -> Total:
+    """Do what `purge` does to a filter that `old` made and somebody has looked at since."""
+    return remove_matching(
+        wanted, by=by, why=why, limit=limit, progress=progress, act=Act.PURGE, using=using
     )
 
 

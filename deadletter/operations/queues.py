@@ -92,15 +92,12 @@ def _switch(name: str, act: Act, by: str | None, why: str, using: str | None) ->
     return in_transaction(work, using=alias)
 
 
-def require_queue(name: str, *, using: str | None = None) -> None:
-    """
-    Raise UnknownQueue unless there is a queue of that name, or poison that came from one.
-
-    What outlived its queue can still be looked at, retried elsewhere and removed.
-    """
+def require_queue(name: str, *, or_poison: bool = False, using: str | None = None) -> None:
+    """Raise UnknownQueue unless there is a queue of that name, or poison that outlived it."""
     alias = alias_of(using)
-    if not PoisonRecord.objects.using(alias).filter(queue=name).exists():
-        _get(name, alias)
+    if or_poison and PoisonRecord.objects.using(alias).filter(queue=name).exists():
+        return
+    _get(name, alias)
 
 
 def _get(name: str, alias: str) -> Queue:

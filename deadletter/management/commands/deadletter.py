@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+import os
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+from django.db.utils import Error as DatabaseError
 
-from ...operations import Health, health
+from ..parts import health, listing, queues, remove, retry, show, stats, waiting
+from ..parts.screen import Screen, usage
+from ..parts.text import plain
+
+#: Name, help, what adds its arguments, what runs it.
+PARTS = (
+    ("list", listing.HELP, listing.add, listing.run),
+    ("show", show.HELP, show.add, show.run),
+    ("retry", retry.HELP, retry.add, retry.run),
+    ("remove", remove.HELP, remove.add, remove.run),
+    ("release", waiting.HELP_RELEASE, waiting.add, waiting.run_release),
+    ("poison", waiting.HELP_POISON, waiting.add, waiting.run_poison),
+    ("stats", stats.HELP, stats.add, stats.run),
+    ("queues", queues.HELP, queues.add, queues.run),
+    ("purge", remove.HELP_PURGE, remove.add_purge, remove.run_purge),
+    ("health", health.HELP, health.add, health.run),
+)
 
 
 class Command(BaseCommand):
@@ -19,56 +36,24 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parts = parser.add_subparsers(dest="part", required=True, metavar="COMMAND")
-        part = parts.add_parser(
-            "health",
-            help="exit 0 when the database answers and live workers serve every queue with work",
-        )
-        part.add_argument(
-            "--max-age",
-            type=_seconds,
-            default=30.0,
-            metavar="S",
-            help="a worker counts when it was seen within so many seconds",
-        )
-        part.add_argument(
-            "--max-wait",
-            type=_seconds,
-            metavar="S",
-            help="a message that is due for longer is a problem",
-        )
-        part.add_argument("--worker", metavar="NAME", help="only the worker of this name")
-        part.add_argument("--host", metavar="HOST", help="only workers of this host")
-        part.add_argument("--format", choices=["text", "json"], default="text")
-        part.add_argument("--database", metavar="ALIAS", help="alias to look at")
+        for name, text, add, _run in PARTS:
+            add(parts.add_parser(name, help=text, description=text))
 
     def handle(self, *args: Any, **options: Any) -> None:
-        found = health(
-            max_age=options["max_age"],
-            max_wait=options["max_wait"],
-            worker=options["worker"],
-            host=options["host"],
-            using=options["database"],
-        )
-        self.stdout.write(_as_json(found) if options["format"] == "json" else _as_text(found))
-        if not found.ok:
-            sys.exit(1)
-
-
-def _as_text(found: Health) -> str:
-    if found.ok:
-        return f"healthy: {len(found.workers)} live worker(s): {', '.join(found.workers)}"
-    return "\n".join(["not healthy:", *(f"- {problem}" for problem in found.problems)])
-
-
-def _as_json(found: Health) -> str:
-    return json.dumps({"ok": found.ok, "problems": found.problems, "workers": found.workers})
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"expected seconds, got {text!r}")
-    return seconds
+        if options["database"] is not None and options["database"] not in connections:
+            there = ", ".join(connections)
+            raise usage(f"there is no database {options['database']!r} (there are: {there})")
+        run = {name: run for name, _text, _add, run in PARTS}[options["part"]]
+        try:
+            code = run(Screen(self, options), options)
+        except KeyboardInterrupt:
+            self.stderr.write("interrupted: what was done stays done; the same command goes on")
+            code = 130
+        except BrokenPipeError:
+            # The reader has gone (`| head`): nothing to say, and nowhere to say it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 141
+        except DatabaseError as error:
+            raise CommandError(f"the database refused: {plain(error)}") from None
+        if code:
+            sys.exit(code)

@@ -1,0 +1,1 @@
+"""The sub-commands of `manage.py deadletter`: each adds its arguments, then calls operations."""

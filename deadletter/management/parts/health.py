@@ -1,0 +1,66 @@
+"""manage.py deadletter health: for liveness probes and supervisors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from ...operations import Health, health
+from .screen import Screen
+from .text import plain
+
+HELP = "exit 0 when the database answers and live workers serve every queue with work"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-age",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="a worker counts when it was seen within so many seconds",
+    )
+    parser.add_argument(
+        "--max-wait",
+        type=_seconds,
+        metavar="S",
+        help="a message that is due for longer is a problem",
+    )
+    parser.add_argument("--worker", metavar="NAME", help="only the worker of this name")
+    parser.add_argument("--host", metavar="HOST", help="only workers of this host")
+    parser.add_argument("--format", choices=["text", "table", "json"], default="text")
+    parser.add_argument("--database", metavar="ALIAS", help="alias to look at")
+
+
+def run(screen: Screen, options: dict[str, Any]) -> int:
+    found = health(
+        max_age=options["max_age"],
+        max_wait=options["max_wait"],
+        worker=options["worker"],
+        host=options["host"],
+        using=options["database"],
+    )
+    screen.lines([_as_json(found)] if screen.as_json else _as_text(found))
+    return 0 if found.ok else 1
+
+
+def _as_text(found: Health) -> list[str]:
+    if found.ok:
+        names = plain(", ".join(found.workers))
+        return [f"healthy: {len(found.workers)} live worker(s): {names}"]
+    return ["not healthy:", *(f"- {plain(problem)}" for problem in found.problems)]
+
+
+def _as_json(found: Health) -> str:
+    return json.dumps({"ok": found.ok, "problems": found.problems, "workers": found.workers})
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"expected seconds, got {text!r}")
+    return seconds

@@ -1,0 +1,62 @@
+"""manage.py deadletter list: poison, newest first; or messages by state."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ... import clock
+from ...models import State
+from ...operations import list_messages
+from .options import FILTERS, add_common, add_filters, alias, number, poison_filter
+from .rows import message_object, message_table, poison_object, poison_table
+from .screen import Screen, usage
+
+HELP = "list poison records, or messages in another state"
+#: Filters that messages in a queue have too.
+OF_MESSAGES = ("queue", "name", "kind", "instance", "stream")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state",
+        choices=State.values,
+        default=State.DEAD,
+        help="dead (default): poison records, newest first; others: messages, oldest first",
+    )
+    add_filters(parser)
+    parser.add_argument(
+        "--limit", type=number, default=50, metavar="N", help="at most (default 50)"
+    )
+    add_common(parser)
+
+
+def run(screen: Screen, options: dict[str, Any]) -> int:
+    dead = options["state"] == State.DEAD
+    if not dead:
+        for key in FILTERS:
+            if options[key] is not None and key not in OF_MESSAGES:
+                raise usage(f"--{key} is for the dead; messages in a queue have no such thing")
+    wanted = poison_filter(options)
+    using, limit = alias(options), options["limit"]
+    now = clock.now(using)
+    if dead:
+        records = list(wanted.records(using).order_by("-pk")[: limit + 1])
+        found = len(records)
+        if screen.as_json:
+            screen.json([poison_object(record) for record in records[:limit]])
+        elif found:
+            poison_table(screen, records[:limit], now)
+    else:
+        narrow = {key: getattr(wanted, key) for key in OF_MESSAGES}
+        messages = list_messages(options["state"], **narrow, limit=limit + 1, using=using)
+        found = len(messages)
+        if screen.as_json:
+            screen.json([message_object(message, now) for message in messages[:limit]])
+        elif found:
+            message_table(screen, messages[:limit], now)
+    if not found:
+        screen.say("nothing matches")
+    elif found > limit:
+        screen.say(f"there are more than {limit:,}: narrow the filter or raise --limit")
+    return 0 if found else 1

@@ -1,0 +1,165 @@
+"""manage.py deadletter queues: list them; create, set, pause, resume one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from ...exceptions import UnknownQueue
+from ...models import Queue
+from ...operations import POLICY, create_queue, pause, resume, set_queue, stats
+from .options import add_common, alias, person, span, unknown_queue
+from .screen import Screen, usage
+from .stats import STATES
+from .text import plain
+from .text import span as shown_span
+
+HELP = "list queues with policy and counts; create, set, pause or resume one"
+_DURATIONS = {
+    "backoff_base",
+    "backoff_cap",
+    "cooldown",
+    "lease_timeout",
+    "expire_timeout",
+    "poison_retention",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", nargs="?", choices=["list", "create", "set", "pause", "resume"], default="list"
+    )
+    parser.add_argument("queue_name", nargs="?", metavar="NAME")
+    parser.add_argument(
+        "fields",
+        nargs="*",
+        metavar="field=value",
+        help=f"{', '.join(POLICY)}; durations as 90, 90s, 2h, 3d; none for no value",
+    )
+    parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
+    parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
+    add_common(parser)
+
+
+def run(screen: Screen, options: dict[str, Any]) -> int:
+    action, name = options["action"], options["queue_name"]
+    if action == "list":
+        if name is not None:
+            raise usage(f"list takes no name; show one with: queues set {name}")
+        return _list(screen, options)
+    if name is None:
+        raise usage(f"queues {action}: which queue?")
+    fields = _fields(options["fields"])
+    if fields and action in ("pause", "resume"):
+        raise usage(f"queues {action} takes no fields")
+    about: dict[str, Any] = {"by": person(options), "why": options["why"]}
+    about["using"] = options["database"]
+    verbs: dict[str, Any] = {"create": create_queue, "set": set_queue}
+    verbs |= {"pause": pause, "resume": resume}
+    try:
+        queue = verbs[action](name, **about, **fields)
+    except UnknownQueue as error:
+        raise unknown_queue(error) from None
+    except ValidationError as error:
+        raise usage(_problems(error)) from None
+    except ValueError as error:
+        raise usage(str(error)) from None
+    _show(screen, queue)
+    return 0
+
+
+def _list(screen: Screen, options: dict[str, Any]) -> int:
+    using = alias(options)
+    counts = stats(using=using).queues
+    rows = Queue.objects.using(using).select_related("dead_queue")
+    queues = {queue.name: queue for queue in rows}
+    if screen.as_json:
+        screen.json(
+            {
+                name: {
+                    "policy": _policy(queues[name]) if name in queues else None,
+                    "paused": name in queues and queues[name].paused,
+                    **{state: getattr(count, state) for state in STATES},
+                }
+                for name, count in counts.items()
+            }
+        )
+        return 0
+    lines = [
+        [
+            name,
+            "gone" if name not in queues else "paused" if queues[name].paused else "open",
+            *(getattr(count, state) for state in STATES),
+            _summary(queues[name]) if name in queues else "its row was removed",
+        ]
+        for name, count in counts.items()
+    ]
+    screen.table(["queue", "is", *STATES, "policy"], lines)
+    return 0 if counts else 1
+
+
+def _show(screen: Screen, queue: Queue) -> None:
+    found = {"name": queue.name, "paused": queue.paused, **_policy(queue)}
+    if screen.as_json:
+        screen.json(found)
+    else:
+        screen.table(["field", "value"], [[key, _value(value)] for key, value in found.items()])
+
+
+def _policy(queue: Queue) -> dict[str, Any]:
+    found = {field: getattr(queue, field) for field in POLICY}
+    found["dead_queue"] = queue.dead_queue.name if queue.dead_queue else None
+    return found
+
+
+def _summary(queue: Queue) -> str:
+    limit = "no limit" if queue.max_attempts is None else f"{max(queue.max_attempts, 1)} attempts"
+    wait = (
+        f"cooldown {shown_span(queue.cooldown)}"
+        if queue.cooldown is not None
+        else f"backoff {shown_span(queue.backoff_base)} to {shown_span(queue.backoff_cap)}"
+    )
+    target = f"to {queue.dead_queue.name}" if queue.dead_queue else queue.on_poison
+    kept = queue.poison_retention
+    parts = [limit, wait, f"lease {shown_span(queue.lease_timeout)}", target, queue.stream_policy]
+    return ", ".join([*parts, *([f"kept {shown_span(kept)}"] if kept is not None else [])])
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _fields(given: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in given:
+        field, sign, value = text.partition("=")
+        if not sign:
+            raise usage(f"expected field=value, got {text!r}")
+        if field not in POLICY:
+            raise usage(f"a queue has no field {field!r} (there are: {', '.join(POLICY)})")
+        if field in found:
+            raise usage(f"{field} is given twice")
+        found[field] = _read(field, value)
+    return found
+
+
+def _read(field: str, value: str) -> Any:
+    if value.lower() in ("none", ""):
+        return None
+    try:
+        if field in _DURATIONS:
+            return float(value) if value[:1].isdigit() and value[-1:].isdigit() else span(value)
+        if field == "max_attempts":
+            return int(value)
+        return float(value) if field == "jitter" else value
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise usage(f"{field}: {error}") from None
+
+
+def _problems(error: ValidationError) -> str:
+    return "; ".join(
+        f"{field}: {' '.join(plain(text) for text in texts)}"
+        for field, texts in error.message_dict.items()
+    )

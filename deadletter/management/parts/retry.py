@@ -1,0 +1,100 @@
+"""manage.py deadletter retry: put poison back, or hurry a failed message."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ...exceptions import PayloadRejected
+from ...operations import PoisonFilter, Retrial, Total, retry_matching, retry_messages, retry_poison
+from ...operations.poison import AS_IT_WAS, Terms
+from .acting import Plan, on_filter, on_ids
+from .options import add_act, check_queue, person, rate
+from .screen import Progress, Screen, usage
+from .selecting import add_selection, select
+
+HELP = "put poison back into its queue with a fresh count, or retry failed messages now"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser, message="ids of messages: a dead one is put back, a failed one hurried")
+    parser.add_argument("--to-queue", metavar="NAME", help="into another queue")
+    parser.add_argument("--rate", type=rate, metavar="N", help="so many per second, spread in time")
+    parser.add_argument(
+        "--payload",
+        metavar="JSON",
+        help="instead of its own, for one id only: JSON, @file, or @- for standard input",
+    )
+    add_act(parser)
+
+
+def run(screen: Screen, options: dict[str, Any]) -> int:
+    chosen = select(options)
+    terms = _terms(options, single=len(chosen.poison_ids) + len(chosen.message_ids) == 1)
+    plan = Plan("retry", "retried", "Retry", _manner(options))
+    about: dict[str, Any] = {"by": person(options), "why": options["why"]}
+    about["using"] = options["database"]
+
+    if chosen.wanted is not None:
+
+        def matching(wanted: PoisonFilter, progress: Progress | None) -> Total:
+            place = {"queue": terms["queue"], "rate": terms["rate"]}
+            limit = options["limit"]
+            return retry_matching(wanted, limit=limit, progress=progress, **place, **about)
+
+        return on_filter(screen, options, plan, chosen.wanted, matching)
+
+    def named(ids: list[int]) -> tuple[list[int], list[int], dict[int, str], int]:
+        verb = retry_messages if chosen.message_ids else retry_poison
+        found: Retrial = verb(ids, **terms, **about)
+        return found.retried, found.missing, found.refused, found.entry_id
+
+    messages = bool(chosen.message_ids)
+    ids = chosen.message_ids or chosen.poison_ids
+    return on_ids(screen, options, plan, ids, named, messages=messages, dead_too=messages)
+
+
+def _terms(options: dict[str, Any], *, single: bool) -> dict[str, Any]:
+    """Check where to, how fast and with what before anything is asked or touched."""
+    payload = AS_IT_WAS
+    if options["payload"] is not None:
+        if not single:
+            raise usage("--payload replaces the payload of one id; name one")
+        payload = _payload(options["payload"])
+    found = {"queue": options["to_queue"], "rate": options["rate"], "payload": payload}
+    try:
+        Terms(**found)
+    except PayloadRejected as error:
+        raise usage(f"the payload was refused: {error}") from None
+    except ValueError as error:
+        raise usage(str(error)) from None
+    if options["to_queue"] is not None:
+        check_queue(options["to_queue"], options)
+    return found
+
+
+def _payload(given: str) -> Any:
+    text = given
+    if given.startswith("@"):
+        try:
+            text = sys.stdin.read() if given == "@-" else Path(given[1:]).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise usage(f"--payload: {error}") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise usage(f"--payload: not JSON: {error}") from None
+
+
+def _manner(options: dict[str, Any]) -> str:
+    parts = []
+    if options["to_queue"]:
+        parts.append(f"into queue {options['to_queue']}")
+    if options["rate"]:
+        parts.append(f"at {options['rate']:g} per second")
+    if options["payload"] is not None:
+        parts.append("with the given payload")
+    return ", ".join(parts)

@@ -1,0 +1,110 @@
+"""Where does the output go? Results to stdout as a table or JSON, questions to stderr."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from .text import plain, table
+
+#: Columns when nobody looks: a file or a pipe.
+_PIPED = 200
+
+
+def usage(text: str) -> CommandError:
+    """Return the error of a command that was asked for something it cannot do: exit code 2."""
+    return CommandError(plain(text), returncode=2)
+
+
+class Screen:
+    """Writes results and messages; knows whether JSON was asked for."""
+
+    def __init__(self, command: BaseCommand, options: dict[str, Any]) -> None:
+        self.stdout, self.stderr = command.stdout, command.stderr
+        self.as_json = options.get("format") == "json"
+        self.always_progress = bool(options.get("progress"))
+        terminal = self.stdout.isatty()
+        self.width = shutil.get_terminal_size((120, 24)).columns if terminal else _PIPED
+
+    def lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.stdout.write(_encodable(line, self.stdout), _as_it_is)
+
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        self.lines(table(headings, rows, width=self.width))
+
+    def json(self, value: object) -> None:
+        # ASCII only: what would move the cursor or turn the direction is spelled out.
+        self.stdout.write(json.dumps(value, indent=2, default=_for_json))
+
+    def aside(self) -> Screen:
+        """Return a screen for what accompanies a question: it must not be in the result."""
+        other = copy.copy(self)
+        other.stdout = self.stderr
+        return other
+
+    def say(self, *lines: str) -> None:
+        """Tell a person something that is not the result."""
+        for line in lines:
+            self.stderr.write(_encodable(line, self.stderr), _as_it_is)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask on a terminal; refuse where nobody can answer. Raises CommandError for a no."""
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise usage(f"{question} Nobody is there to answer: add --yes, or look with --dry-run.")
+        self.stderr.write(f"{question} [y/N] ", _as_it_is, ending="")
+        self.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CommandError("nothing was changed", returncode=1)
+
+    def progress(self, total: int) -> Progress | None:
+        """Return a reporter for long work: on a terminal, or where it was asked for."""
+        live = self.stderr.isatty()
+        return Progress(self, total, live=live) if live or self.always_progress else None
+
+
+class Progress:
+    """Says how far it is, once a second."""
+
+    def __init__(self, screen: Screen, total: int, *, live: bool) -> None:
+        self.screen, self.total, self.live = screen, total, live
+        self.said = 0.0
+
+    def __call__(self, looked_at: int) -> None:
+        last = looked_at >= self.total
+        if time.monotonic() - self.said < 1 and not last:
+            return
+        self.said = time.monotonic()
+        text = f"{looked_at:,} of {self.total:,}"
+        # On a terminal the line is written over itself.
+        ending = "" if self.live and not last else "\n"
+        start = "\r" if self.live else ""
+        self.screen.stderr.write(f"{start}{text}", _as_it_is, ending=ending)
+
+
+def _as_it_is(text: str) -> str:
+    """Django would paint everything on stderr red."""
+    return text
+
+
+def _encodable(text: str, stream: Any) -> str:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _for_json(value: object) -> object:
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)
