@@ -196,6 +196,14 @@ class Model:
             self.rows[copy.id] = copy
         self.moved.clear()
 
+    def take_over_copy(self, id: int) -> None:
+        """A message that died in a claim may be claimed from its dead queue by the same claim."""
+        copy = rows()[id]
+        dead = next(row for row in self.moved if row.id == copy.source)
+        self.moved.remove(dead)
+        assert copy.queue_id == self.queue_of(dead).dead_queue_id
+        self.rows[id] = copy._replace(attempts=0, fence=0, token=None, available=self.now)
+
     def streams(self) -> dict[tuple[int, str], list[Row]]:
         """The members of each stream, in order."""
         found: dict[tuple[int, str], list[Row]] = {}

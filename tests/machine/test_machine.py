@@ -139,6 +139,11 @@ class Machine(RuleBasedStateMachine):
         else:
             self.model.add(row.id)
 
+    @rule(stream=st.sampled_from([None, "a", "a", "b"]))
+    def send_three(self, stream) -> None:
+        for _ in range(3):
+            self.model.add(send("m", {"n": 1}, queue="work", stream=stream).id)
+
     @rule(stream=st.sampled_from([None, "a"]), key=st.sampled_from([None, "k1"]))
     def send_and_roll_back(self, stream, key) -> None:
         @transaction.atomic
@@ -166,6 +171,36 @@ class Machine(RuleBasedStateMachine):
         batch = lifecycle.claim(queues, limit=limit, worker="w", lease=60)
         self.took(batch, limit, queues)
 
+    @rule(limit=few)
+    def claim_from_the_queue_that_is_edited(self, limit) -> None:
+        """Most of the time somebody works: half the steps are for that."""
+        self.claim(limit, ["work"])
+
+    @rule(limit=few)
+    @precondition(lambda self: self.held)
+    def take_over(self, limit) -> None:
+        """The leases run out, and somebody else comes before the old holder reports."""
+        self.clock.advance(61)
+        self.model.compare()
+        self.claim(limit, ["work", "dead"])
+
+    @rule(verb=st.sampled_from(["complete", "fail", "release", "renew", "abandon"]))
+    @precondition(lambda self: self.stolen())
+    def report_what_somebody_else_holds_now(self, verb) -> None:
+        self.report_in_vain(*self.stolen()[0], verb)
+
+    def stolen(self) -> list[tuple[str, int]]:
+        """Tokens once given for messages that are under another one now."""
+        given = [*self.used, *((held.token, id) for held in self.held for id in held.ids)]
+        now = self.clock.now
+        return [
+            (token, id)
+            for token, id in given
+            if id in self.model.rows
+            and self.model.rows[id].held(now)
+            and self.model.rows[id].token != token
+        ]
+
     def took(self, batch: Batch, limit: int, queues: list[str], failed: frozenset = frozenset()):
         """Take a claim over into the model, and see that it was allowed and not too shy."""
         model, now = self.model, self.clock.now
@@ -180,6 +215,8 @@ class Machine(RuleBasedStateMachine):
             model.change(id, failures=row.failures + lost, token=None)
             model.die(id)
         for message in batch:
+            if message.id not in model.rows:
+                model.take_over_copy(message.id)
             row, most = model.rows[message.id], model.limit_of(model.rows[message.id])
             assert row.claimable(now), "claimed what waits or is held"
             assert row.queue_id in names
@@ -397,6 +434,9 @@ class Machine(RuleBasedStateMachine):
         token, id = self.one(self.used, which)
         if self.is_held(id, token):
             return  # crashed, but its lease is still good
+        self.report_in_vain(token, id, verb)
+
+    def report_in_vain(self, token: str, id: int, verb: str) -> None:
         call = {
             "complete": lambda: lifecycle.complete(token, [id]),
             "fail": lambda: lifecycle.fail(token, [Failure(id, permanent=True)]),
