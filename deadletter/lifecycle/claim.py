@@ -56,7 +56,7 @@ def take(
         raise ValueError("lease: must be longer than nothing")
     taking = _Taking(
         tx=tx,
-        token=secrets.token_hex(8),
+        token=request.token or secrets.token_hex(8),
         worker=worker,
         lease=lease,
         limit=request.limit,
@@ -272,6 +272,7 @@ class _Taking:
             activity_id=row[14],
             lease=sql.as_timedelta(row[15]) or timedelta(0),
             token=self.token,
+            last_failure=None if row[16] is None else FailureReason.read(row[16]),
         )
 
 

@@ -41,6 +41,8 @@ class Claimed:
     activity_id: int | None
     lease: timedelta
     token: str
+    #: Why the attempt before this one failed.
+    last_failure: FailureReason | None = None
     _payload: Any = field(default=_UNREAD, repr=False)
 
     @property
@@ -95,13 +97,15 @@ class ClaimRequest:
     """
     What to claim: queues in order of preference (None: all but dead queues).
 
-    `max_attempts` by message name replaces the queue's number, None meaning never.
+    `max_attempts` by message name replaces the queue's number, None meaning never. `token` is the
+    lease to claim under: a caller that knows it can find what a claim took whose answer was lost.
     """
 
     queues: Sequence[str] | None = None
     limit: int = 100
     lease: Duration | None = None
     max_attempts: Mapping[str, int | None] = field(default_factory=dict)
+    token: str | None = None
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ WITH level AS (
        AND q.id = m.queue_id
     RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
               q.max_attempts, m.status, m.fence, m.created_at, m.instance, m.execution_id,
-              m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease
+              m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
+              m.failure_reason
 )
 SELECT CASE WHEN l.id IS NULL THEN c.verdict ELSE 'leased' END, c.id, c.queue_id, c.stream,
        -- Try, never wait. The stream itself is read by the next statement: a snapshot taken before the lock
@@ -178,7 +179,7 @@ UPDATE deadletter_message m
  WHERE m.ctid = ANY(ARRAY(SELECT spot FROM unbroken)) AND q.id = m.queue_id
 RETURNING m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts, q.max_attempts,
           m.status, m.fence, m.created_at, m.instance, m.execution_id, m.activity_id,
-          COALESCE(%(lease)s::interval, q.lease_timeout);
+          COALESCE(%(lease)s::interval, q.lease_timeout), m.failure_reason;
 
 -- park --
 -- Take candidates of a blocked stream out of the claim index. Only under the stream's lock: whoever unblocks the stream

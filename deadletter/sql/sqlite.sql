@@ -46,7 +46,8 @@ RETURNING 'leased', id, queue_id, stream, 1, name, attempts, id,
           (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id),
           name, kind, payload, headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
-          status, fence, created_at, instance, execution_id, activity_id, %(lease)s;
+          status, fence, created_at, instance, execution_id, activity_id, %(lease)s,
+          failure_reason;
 
 -- read_streams --
 SELECT %(queue_id)s, %(stream)s, q.stream_policy,
@@ -99,7 +100,7 @@ RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), nam
           headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
           status, fence, created_at, instance, execution_id, activity_id, COALESCE(%(lease)s,
-          (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id));
+          (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)), failure_reason;
 
 -- park --
 UPDATE deadletter_message

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from ..lifecycle import Claimed
-from ..status import Status
+from ..status import FailureReason, Status
 from .ledger import Ledger, Stage
 from .registry import Handler
 
@@ -55,6 +55,16 @@ class Holding:
     @property
     def is_waiting(self) -> bool:
         return bool(self._start_ticket)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a process died under it, and this is its last attempt."""
+        handler = self.handler
+        limit = self.message.max_attempts
+        if handler is not None and handler.has_own_limit:
+            limit = handler.max_attempts
+        lost = self.message.last_failure is FailureReason.WORKER_LOST
+        return lost and limit is not None and self.message.attempt >= limit
 
     @property
     def deadline(self) -> float | None:

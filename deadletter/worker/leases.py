@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..lifecycle import Release, streams
 from ..lifecycle.settle import refunding, releasing, renewing
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
+from ..models import Message
 from .executor import TookTooLong, failure
 from .executors import Executors
 from .holding import Holding, Holdings
@@ -35,6 +36,8 @@ class Leases:
         self._next = 0.0
         #: Never started, but the lease may be over: token by id, until the charge is taken off.
         self.owed: dict[int, str] = {}
+        #: Tokens of claims whose transaction broke: they may have been committed all the same.
+        self.doubtful: set[str] = set()
         #: Threads that were given up on and may never come back.
         self.stuck = 0
 
@@ -82,6 +85,9 @@ class Leases:
         unless somebody else has claimed the message since. Must come before the next claim: that
         would charge an expired lease, or quarantine a message that was never handled.
         """
+        if self.doubtful:
+            self.owed |= claimed_under(self.doubtful, using=self._options.using)
+            self.doubtful = set()
         releases = [Release(id, 0, token) for id, token in self.owed.items()]
 
         def work(tx: Transaction) -> int:
@@ -117,3 +123,9 @@ class Leases:
             queue=message.queue,
             seconds=seconds,
         )
+
+
+def claimed_under(tokens: Iterable[str], *, using: str) -> dict[int, str]:
+    """Find what claims took whose answer never came: token by id. Rare, so without an index."""
+    rows = Message.objects.using(using).filter(lease_token__in=list(tokens))
+    return {id: token for id, token in rows.values_list("pk", "lease_token") if token}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 _SLOT = struct.Struct("<q8sB7x")
 _STAGE = 16  # offset of the stage inside a slot
+_TOKEN = 8  # bytes of a token
 
 #: Messages a process can hold at once.
 SLOTS = 4096
@@ -42,13 +43,23 @@ class Ledger:
     """Fixed slots in anonymous shared memory. One process writes; its parent reads afterwards."""
 
     def __init__(self, slots: int = SLOTS) -> None:
-        self._memory = mmap.mmap(-1, slots * _SLOT.size)
+        self._memory = mmap.mmap(-1, slots * _SLOT.size + _TOKEN)
+        self._claiming = slots * _SLOT.size
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))
 
     @property
     def room(self) -> int:
         return len(self._free)
+
+    def announce(self, token: str | None) -> None:
+        """Write down under which token a claim is under way; None: its messages are entered."""
+        self._memory[self._claiming :] = bytes.fromhex(token) if token else bytes(_TOKEN)
+
+    @property
+    def announced(self) -> str | None:
+        token = self._memory[self._claiming :]
+        return token.hex() if any(token) else None
 
     def hold(self, id: int, token: str) -> int:
         """Enter a message and return its slot."""

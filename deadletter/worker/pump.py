@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
@@ -32,6 +33,8 @@ from .tally import Reports, Tally
 FLUSH = 0.005
 #: Seconds of work to have at hand, so that executors do not wait for a round trip.
 AHEAD = 0.05
+#: Seconds a message waits that may kill its process, while another such one is tried.
+SUSPECT_WAIT = 0.5
 #: The first pause after an empty look; doubled up to `poll`.
 SHORTEST_PAUSE = 0.002
 #: Seconds after the last message during which pauses stay short: see lifecycle.notify.
@@ -74,6 +77,9 @@ class Pump:
         self._reports = Reports()
         #: Ids in a report whose transaction broke: it may have been committed all the same.
         self._unsure: set[int] = set()
+        #: The one run held that may kill this process.
+        self._suspect: list[Holding] | None = None
+        self._is_tried = False
         self._outage = 0.0
         self._pause = 0.0
         self._next_look = 0.0
@@ -105,7 +111,8 @@ class Pump:
     def is_done(self) -> bool:
         if self._outage and monotonic() > self._stop_at + LAST_TRY:
             return True
-        busy = self._reports or self._executors.outcomes or len(self._holdings) or self.leases.owed
+        held = self._reports or self._executors.outcomes or len(self._holdings)
+        busy = held or self.leases.owed or self.leases.doubtful
         return not self._claiming and not busy
 
     def stop(self, *, grace: float) -> None:
@@ -128,6 +135,7 @@ class Pump:
         self.leases.check(now)
         self._collect()
         self._set_debts_aside(now)
+        self._try_suspect()
         looking = self._claiming and (woken or bool(self._reports) or now >= self._next_look)
         room = self._room(now) if looking else 0
         if looking and not room:
@@ -173,6 +181,22 @@ class Pump:
                 self.leases.owed[release.id] = holding.message.token
         self.leases.settle_debts()
 
+    def _try_suspect(self) -> None:
+        """
+        Run one suspect at a time, when the others are known to be given back.
+
+        What runs beside a message that kills its process is charged as well. On its last attempt it
+        must not be there: a suspect is held alone, so only the culprit uses up its attempts.
+        """
+        run = self._suspect
+        if run is None or self._reports.releases:
+            return
+        if all(self._holdings.get(h.message.id) is not h for h in run):
+            self._suspect, self._is_tried = None, False
+        elif not self._is_tried:
+            self._is_tried = True
+            self._executors.put(run)
+
     def _room(self, now: float) -> int:
         """Say how many messages to ask for: enough for a moment, none that would only wait."""
         elapsed = now - self._measured
@@ -197,7 +221,12 @@ class Pump:
         """Report and claim in one transaction; the report is kept until it is known to be in."""
         reports = self._reports
         asked = monotonic()
-        request = ClaimRequest(self._queues(), room, self.options.lease, self._handlers.limits())
+        token = secrets.token_hex(8)
+        limits = self._handlers.limits()
+        request = ClaimRequest(self._queues(), room, self.options.lease, limits, token)
+        if room:
+            # Known before the messages are: if this process dies now, they can be found.
+            self._holdings.ledger.announce(token)
         try:
             batch = process_batch(
                 worker=self.options.name,
@@ -214,11 +243,14 @@ class Pump:
             return
         except DatabaseError:
             self._unsure |= reports.ids
+            if room:
+                self.leases.doubtful.add(token)
             raise
         self._reports = Reports()
         self._settled(reports, batch)
         if room:
             self._claimed(batch, asked)
+            self._holdings.ledger.announce(None)
             # What failed in this transaction was not claimed by it, though it may be due already.
             found = len(batch.messages) + len(batch.dead)
             self._plan_next_look(found=found, room=room, is_all=not reports.failures)
@@ -287,14 +319,18 @@ class Pump:
                 for message in run
             ]
             wait = self._breakers.hold(*(h.handler for h in held))
-            if wait is None:
-                self._executors.put(held)
-            else:
+            if wait is not None:
                 self._put_back(held, wait)
+            elif not any(h.is_suspect for h in held):
+                self._executors.put(held)
+            elif self._suspect is None:
+                self._suspect = held
+            else:
+                self._put_back(held, SUSPECT_WAIT)
         self._executors.enough = max(1, len(batch.messages) // 2)
 
     def _put_back(self, run: Sequence[Holding], wait: float) -> None:
-        """A breaker holds the name: uncounted, and spread so that they do not return as one."""
+        """Not now: uncounted, and spread so that they do not return as one."""
         for holding in run:
             holding.take()
             holding.decide()

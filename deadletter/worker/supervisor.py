@@ -23,6 +23,7 @@ from ..lifecycle import Completion, Failure, Release, process_batch
 from ..logs import event, logger
 from ..models import Message
 from ..status import FailureReason
+from .leases import claimed_under
 from .ledger import Entry, Ledger, Stage
 from .process import RECYCLE
 from .registry import registry
@@ -52,7 +53,13 @@ class Child:
     finished: bool = False
     #: What the last process left behind and is not freed yet, with the reason of its death.
     legacy: list[Entry] = field(default_factory=list)
+    #: The token of a claim it died in: what that took is not among the entries.
+    claiming: str | None = None
     death: str = ""
+
+    @property
+    def has_legacy(self) -> bool:
+        return bool(self.legacy or self.claiming)
 
 
 class Supervisor:
@@ -93,7 +100,7 @@ class Supervisor:
     def _start_missing(self) -> None:
         for child in self._children:
             # What the last process left is freed first: its ledger is the next one's too.
-            if child.pid or child.finished or child.legacy or self._signals:
+            if child.pid or child.finished or child.has_legacy or self._signals:
                 continue
             if monotonic() >= child.start_at:
                 self._fork(child)
@@ -151,7 +158,7 @@ class Supervisor:
         for child in self._children:
             if child.pid:
                 os.kill(child.pid, signal.SIGTERM if self._signals == 1 else AT_ONCE)
-            elif not child.legacy:
+            elif not child.has_legacy:
                 child.finished = True
 
     def _reap(self) -> None:
@@ -165,9 +172,10 @@ class Supervisor:
     def _died(self, child: Child, status: int, peak: float) -> None:
         code = os.waitstatus_to_exitcode(status)
         child.legacy = child.ledger.entries()
+        child.claiming = child.ledger.announced
         lived = monotonic() - child.started
         pid, child.pid = child.pid, 0
-        if code == 0 or (self._signals and not child.legacy):
+        if code == 0 or (self._signals and not child.has_legacy):
             child.finished = True
             return
         if code == RECYCLE:
@@ -197,9 +205,15 @@ class Supervisor:
     def _free(self) -> None:
         """Settle what dead children left; while the database is away, try again each round."""
         for child in self._children:
-            if child.legacy and not child.pid:
+            if child.has_legacy and not child.pid:
                 try:
-                    free(child.name, child.legacy, child.death, using=self._using)
+                    free(
+                        child.name,
+                        child.legacy,
+                        child.death,
+                        claiming=child.claiming,
+                        using=self._using,
+                    )
                 except DatabaseError as error:
                     connections.close_all()
                     event(
@@ -210,10 +224,10 @@ class Supervisor:
                         error=str(error),
                     )
                     continue
-                child.legacy = []
+                child.legacy, child.claiming = [], None
                 child.ledger.clear()
             child.finished = child.finished or bool(
-                self._signals and not child.pid and not child.legacy
+                self._signals and not child.pid and not child.has_legacy
             )
 
     def _hurry(self) -> None:
@@ -226,7 +240,14 @@ class Supervisor:
                 child.finished = child.finished or not child.pid
 
 
-def free(worker: str, entries: Sequence[Entry], death: str, *, using: str) -> None:
+def free(
+    worker: str,
+    entries: Sequence[Entry],
+    death: str,
+    *,
+    claiming: str | None = None,
+    using: str,
+) -> None:
     """
     Settle what a dead process held.
 
@@ -234,6 +255,11 @@ def free(worker: str, entries: Sequence[Entry], death: str, *, using: str) -> No
     is completed; a failure whose error died with the process is recorded as such.
     """
     by_stage: dict[Stage, list[Entry]] = {}
+    if claiming is not None:
+        known = {entry.id for entry in entries}
+        taken = claimed_under([claiming], using=using)
+        unseen = [Entry(id, claiming, Stage.WAITING) for id in taken if id not in known]
+        entries = [*entries, *unseen]
     for entry in entries:
         by_stage.setdefault(entry.stage, []).append(entry)
     charged = [*by_stage.get(Stage.RUNNING, ()), *by_stage.get(Stage.FAILED, ())]

@@ -400,3 +400,63 @@ def count_turns(process: WorkerProcess) -> list[float]:
 
     process.pump.turn = turn
     return turns
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back_uncharged(stepped, handles, monkeypatch):
+    handles("job", lambda message: None)
+    ids = [send("job").pk for _ in range(3)]
+    process = stepped()
+    real = pump.process_batch
+    cut = iter([True])
+
+    def answer_is_lost(**given):
+        batch = real(**given)
+        if next(cut, False):
+            raise OperationalError("server closed the connection unexpectedly")
+        return batch
+
+    monkeypatch.setattr(pump, "process_batch", answer_is_lost)
+    with pytest.raises(OperationalError):
+        process.pump.turn()
+    assert rows() == dict.fromkeys(ids, 1)
+
+    process.pump.stop(grace=0)
+    turn_until(process, lambda: process.pump.is_done)
+
+    assert rows() == dict.fromkeys(ids, 0)
+    assert not Message.objects.filter(lease_token__isnull=False).exists()
+
+
+def test_messages_that_may_kill_their_process_are_held_and_tried_one_at_a_time(
+    stepped, handles, policy
+):
+    policy(max_attempts=2)
+    gate = threading.Event()
+    started = []
+
+    def slow(message):
+        started.append(message.id)
+        gate.wait(20)
+
+    handles("job", slow)
+    suspects = [send("job").pk for _ in range(3)]
+    Message.objects.update(attempts=1, failure_reason=FailureReason.WORKER_LOST)
+    other = send("job").pk
+    process = stepped()
+
+    turn_until(process, lambda: len(started) == 2)
+    for _ in range(20):
+        process.pump.turn()
+
+    # One suspect and the innocent one run; the others are neither run nor charged meanwhile.
+    assert sorted(started) == [suspects[0], other]
+    assert sorted(rows().items()) == [
+        (suspects[0], 2),
+        (suspects[1], 1),
+        (suspects[2], 1),
+        (other, 1),
+    ]
+    gate.set()
+    turn_until(process, lambda: not rows())
+    assert sorted(started) == [*suspects, other]
+    assert_holds_nothing(process)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from deadletter import FailureReason, Outgoing, logs, send, send_many
-from deadletter.lifecycle import claim
+from deadletter.lifecycle import ClaimRequest, claim, process_batch
 from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
 from deadletter.worker import supervisor
-from deadletter.worker.ledger import Entry, Stage
+from deadletter.worker.ledger import Entry, Ledger, Stage
 from deadletter.worker.supervisor import Child, Supervisor, free
 from tests.processes import Workers, wait_until
 from tests.sample.models import Effect
@@ -52,6 +52,21 @@ def test_a_message_that_kills_its_process_every_time_is_quarantined_and_500_othe
     assert len(worker.lines("worker_died")) == 3
     assert sorted(Effect.objects.values_list("message", flat=True)) == others
     assert worker.stop() == 0
+
+
+def test_what_a_child_claimed_in_the_moment_it_died_is_freed_as_well():
+    ids = [send("job").pk for _ in range(3)]
+    token = "00112233445566ff"
+    batch = process_batch(worker="dead", claim=ClaimRequest(token=token))
+    assert batch.token == token
+    ledger = Ledger()
+    ledger.announce(token)
+    ledger.hold(ids[0], token)
+
+    free("dead", ledger.entries(), "signal SIGKILL", claiming=ledger.announced, using="default")
+
+    assert rows() == dict.fromkeys(ids, 0)
+    assert leases() == []
 
 
 def test_a_handlers_own_limit_counts_for_crashes_as_well(workers: Workers):
