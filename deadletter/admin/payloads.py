@@ -1,0 +1,125 @@
+"""How does a person see a stored JSON value? Indented, redacted, cut; or why it cannot be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext
+
+from ..exceptions import Undecodable
+from ..models import Damaged
+from ..operations.redact import HIDDEN, redact
+from ..payload import decode
+from .showing import stored_text
+from .visible import visible
+
+#: Bytes of a value on a page; the rest can be downloaded.
+SHOWN = 64 * 1024
+#: Bytes of indented text; a value that would need more is shown on one line.
+INDENTED = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A value as it lies in the row. `value` is Damaged when it is not the JSON it should be."""
+
+    value: Any
+    problem: str = ""
+
+    @property
+    def damaged(self) -> bool:
+        return isinstance(self.value, Damaged)
+
+    def redacted(self) -> Any:
+        found = redact(self.value)
+        return found.text if isinstance(found, Damaged) else found
+
+    def text(self) -> str:
+        """Return all of it as text for people: redacted, indented where it is JSON."""
+        found = self.redacted()
+        return found if self.damaged and isinstance(found, str) else pretty(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a page shows of a value."""
+
+    text: str
+    problem: str = ""
+    cut: bool = False
+
+
+def read(row: models.Model, column: str) -> Stored:
+    """Read one JSON column. Never raises for what is stored there."""
+    text, problem = stored_text(row, column)
+    if text is None:
+        return Stored(value=None, problem=problem)
+    return _decoded(text)
+
+
+def show(stored: Stored) -> Shown:
+    text = stored.text() if stored.value is not None else ""
+    data = text.encode("utf-8", "replace")
+    return Shown(text=visible(text), problem=stored.problem, cut=len(data) > SHOWN)
+
+
+def show_original(text: Any) -> Shown:
+    """Show a payload that an edit replaced; the history keeps it as text."""
+    return show(_decoded(text) if isinstance(text, str) else Stored(value=text))
+
+
+def pretty(value: Any) -> str:
+    try:
+        lines = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+        lines.encode()
+        return lines if len(lines) <= INDENTED else json.dumps(value, ensure_ascii=False)
+    except UnicodeEncodeError:  # half a character: shown, and edited, by its number
+        return json.dumps(value, indent=2)
+    except (RecursionError, ValueError, TypeError):
+        return HIDDEN  # what a rule of the site made of it is no JSON
+
+
+def restore(edited: Any, shown: Any, original: Any) -> Any:
+    """
+    Put back what was hidden from the editor: a value left as it was shown is the original.
+
+    {"to": 2, "token": "[redacted]"} edited from {"to": 1, "token": "[redacted]"} keeps the token.
+    """
+    if same(edited, shown):
+        return original
+    if isinstance(edited, dict) and isinstance(shown, dict) and isinstance(original, dict):
+        return {
+            key: restore(value, shown[key], original[key])
+            if key in shown and key in original
+            else value
+            for key, value in edited.items()
+        }
+    if isinstance(edited, list) and isinstance(shown, list) and isinstance(original, list):
+        known = list(zip(shown, original, strict=False))
+        return [restore(v, *known[n]) if n < len(known) else v for n, v in enumerate(edited)]
+    return edited
+
+
+def hidden_left(value: Any) -> bool:
+    """Say whether a placeholder is still there: it was moved to where nothing had been hidden."""
+    if isinstance(value, dict):
+        return any(hidden_left(child) for child in value.values())
+    if isinstance(value, list):
+        return any(hidden_left(child) for child in value)
+    return isinstance(value, str) and value.startswith(HIDDEN[:-1])
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare as JSON: to Python, 1, 1.0 and True are equal."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _decoded(text: str) -> Stored:
+    try:
+        return Stored(value=decode(text))
+    except Undecodable as error:
+        problem = f"{gettext('This value cannot be decoded.')} {error}"
+        return Stored(value=Damaged(text, str(error)), problem=problem)

@@ -1,0 +1,81 @@
+"""Where in the application did it happen? Its frames first, those of libraries folded away."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: `  File "shop/orders.py", line 3, in ship` begins a frame; its code follows, indented deeper.
+_FRAME = re.compile(r'^  File "([^"\n]*)", line (\d+)(?:, in ([^\n]*))?$')
+#: Paths of what nobody on call wrote. The traceback may come from another machine: no prefixes.
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|[/\\]lib[/\\]python3|^<frozen |[/\\]deadletter[/\\]"
+    r"(worker|lifecycle|operations)[/\\]|\\Lib\\"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    file: str
+    line: str
+    function: str
+    code: str
+    library: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traceback:
+    """`application` is read first; `whole` is the text as it was."""
+
+    application: list[Frame]
+    libraries: int
+    #: The last lines: which exception, with which words.
+    end: str
+    whole: str
+
+
+def read_traceback(text: str) -> Traceback | None:
+    """Take a traceback apart. Text that is none is only `whole`."""
+    if not text.strip():
+        return None
+    frames: list[Frame] = []
+    end: list[str] = []
+    for line in text.splitlines():
+        found = _FRAME.match(line)
+        if found:
+            file, number, function = found.groups()
+            end = []
+            frames.append(
+                Frame(
+                    file=file,
+                    line=number,
+                    function=function or "",
+                    code="",
+                    library=bool(_LIBRARY.search(file)),
+                )
+            )
+        elif frames and line.startswith("    ") and not end:
+            frames[-1] = _with_code(frames[-1], line)
+        else:
+            end.append(line)
+    application = [frame for frame in frames if not frame.library]
+    return Traceback(
+        application=application,
+        libraries=len(frames) - len(application),
+        end="\n".join(end).strip() if frames else "",
+        whole=text,
+    )
+
+
+def _with_code(frame: Frame, line: str) -> Frame:
+    code = line.strip()
+    if not code or set(code) <= set("~^ "):  # the marks below the code point into its column
+        return frame
+    joined = f"{frame.code}\n{code}" if frame.code else code
+    return Frame(
+        file=frame.file,
+        line=frame.line,
+        function=frame.function,
+        code=joined,
+        library=frame.library,
+    )

@@ -1,0 +1,17 @@
+"""How does a template show text that anybody may have sent?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+
+from ..admin.visible import visible as _visible
+
+register = template.Library()
+
+
+@register.filter(is_safe=False)
+def visible(value: Any, limit: int | None = None) -> str:
+    """Show characters that hide or reorder others by their names; escaped like any text."""
+    return _visible(value, limit=limit)
