@@ -18,7 +18,7 @@ PIECE = 1_000
 #: What fits a bigint; anything else is nobody's id.
 _LARGEST = 2**63 - 1
 
-#: Gets a transaction, ids, and how many were done before; returns also the poison it touched.
+#: Gets a transaction, ids, and how many went before them; returns also the poison it touched.
 Verb = Callable[[Transaction, list[int], int], tuple[Verdicts, Sequence[PoisonRecord] | None]]
 
 
@@ -32,7 +32,15 @@ def carry_out(
     for first in range(0, len(possible), PIECE):
         piece = possible[first : first + PIECE]
         verdicts, entry = in_transaction(
-            lambda tx: step(tx, opening, verb, piece, entry=entry, before=total),  # noqa: B023
+            lambda tx: step(
+                tx,
+                opening,
+                verb,
+                piece,  # noqa: B023 - called before the loop goes on
+                start=first,  # noqa: B023
+                entry=entry,  # noqa: B023
+                missing=len(total.missing),
+            ),
             using=alias_of(using),
         )
         total.done.extend(verdicts.done)
@@ -47,25 +55,31 @@ def step(
     verb: Verb,
     ids: list[int],
     *,
+    start: int,
     entry: AuditEntry | None,
-    before: Verdicts | None = None,
-    start: int | None = None,
+    missing: int = 0,
 ) -> tuple[Verdicts, AuditEntry | None]:
     """
     Do one piece under the act's entry, which is written when the first thing is done or refused.
 
-    An act that touched nothing leaves no entry: there is nothing to prove.
+    An act that touched nothing leaves no entry: there is nothing to prove. `missing` were found
+    missing before there was one.
     """
-    before = before or Verdicts()
-    verdicts, records = verb(tx, ids, len(before.done) if start is None else start)
-    missing = len(verdicts.missing)
-    if entry is None:
-        if not verdicts.done and not verdicts.refused:
-            return verdicts, None
+    verdicts, records = verb(tx, ids, start)
+    if entry is not None:
+        missing = 0
+    elif verdicts.done or verdicts.refused:
         entry = audit.record(tx, opening)
-        missing += len(before.missing)
+    else:
+        return verdicts, None
     audit.name(tx, entry, verdicts.done if records is None else records)
-    audit.count(tx, entry, done=len(verdicts.done), missing=missing, refused=len(verdicts.refused))
+    audit.count(
+        tx,
+        entry,
+        done=len(verdicts.done),
+        missing=missing + len(verdicts.missing),
+        refused=len(verdicts.refused),
+    )
     return verdicts, entry
 
 

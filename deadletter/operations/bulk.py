@@ -149,7 +149,7 @@ def step_job(job_id: int, *, using: str | None = None) -> bool:
             wanted,
             entry=job.entry,
             after=job.next_id,
-            start=job.done,
+            start=job.done + job.refused,
             size=PIECE,
         )
         job.next_id = seen
@@ -231,7 +231,7 @@ def _all(
                 fixed,
                 entry=entry,  # noqa: B023 - called before the loop goes on
                 after=seen,  # noqa: B023
-                start=total.done,
+                start=looked_at,  # noqa: B023
                 size=size,  # noqa: B023
             ),
             using=alias,

@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import connections
 
 from .. import clock, sql
-from ..models import Message, PoisonRecord, Queue
+from ..models import Message, PoisonRecord, Queue, State
 from .acting import alias_of
 
 #: Waiting messages are counted up to here.
@@ -34,8 +34,11 @@ class HeldStream:
     until: datetime | None
     #: Parked messages; stops at COUNTED + 1.
     waiting: int
-    #: When the first of them was sent.
+    #: When the first of them was sent, and its id.
     since: datetime | None
+    next_id: int | None
+    #: Whether what holds it failed and waits for its retry.
+    failed: bool
 
 
 def list_streams(*, limit: int = 50, using: str | None = None) -> list[HeldStream]:
@@ -53,15 +56,16 @@ def get_stream(queue: str, stream: str, *, using: str | None = None) -> HeldStre
     row = Queue.objects.using(alias).filter(name=queue).first()
     if row is None:
         return None
-    return _held(row, stream, alias)
+    return _held(row, stream, alias, clock.now(alias))
 
 
 def _halted(alias: str, limit: int) -> list[HeldStream]:
     rows = PoisonRecord.objects.using(alias).filter(halts=True)
     pairs = rows.order_by("queue", "stream").values_list("queue", "stream").distinct()[:limit]
     queues = {queue.name: queue for queue in Queue.objects.using(alias).all()}
+    now = clock.now(alias)
     found = [
-        _held(queues[queue], stream, alias)
+        _held(queues[queue], stream, alias, now)
         for queue, stream in pairs
         if queue in queues and stream is not None
     ]
@@ -71,12 +75,12 @@ def _halted(alias: str, limit: int) -> list[HeldStream]:
 def _blocked(alias: str, limit: int) -> list[HeldStream]:
     rows = sql.run(connections[alias], "read_blocked_streams", {"reach": REACH, "limit": limit})
     queues = {queue.pk: queue for queue in Queue.objects.using(alias).all()}
-    found = [_held(queues[row[0]], row[1], alias) for row in rows if row[0] in queues]
+    now = clock.now(alias)
+    found = [_held(queues[row[0]], row[1], alias, now) for row in rows if row[0] in queues]
     return [stream for stream in found if stream is not None]
 
 
-def _held(queue: Queue, stream: str, alias: str) -> HeldStream | None:
-    now = clock.now(alias)
+def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | None:
     messages = Message.objects.using(alias).light().filter(queue=queue, stream=stream)
     parked = messages.filter(available_at=None)
     first = parked.order_by("pk").first()
@@ -88,10 +92,10 @@ def _held(queue: Queue, stream: str, alias: str) -> HeldStream | None:
     halt = halts.order_by("message_id").first()
     if first is None and halt is None:
         return None
-    active = messages.filter(lease_token__isnull=False, available_at__gt=now).first()
-    head = active or messages.filter(available_at__isnull=False).order_by("pk").first()
-    why = "halted"
+    why, head = "halted", None
     if halt is None:
+        active = messages.filter(lease_token__isnull=False, available_at__gt=now).first()
+        head = active or messages.filter(available_at__isnull=False).order_by("pk").first()
         why = "active" if active else "due"
         if head is not None and active is None and head.available_at and head.available_at > now:
             why = "waiting"
@@ -106,4 +110,6 @@ def _held(queue: Queue, stream: str, alias: str) -> HeldStream | None:
         until=head.available_at if why == "waiting" and head else None,
         waiting=parked.order_by().values("pk")[: COUNTED + 1].count(),
         since=first.created_at if first else None,
+        next_id=first.pk if first else None,
+        failed=head is not None and head.state(now) == State.FAILED,
     )
