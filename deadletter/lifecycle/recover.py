@@ -64,7 +64,7 @@ def retry(
     if done:
         notify_after_commit(tx.using)
     _announce(tx, signals.poison_retried, [records[id].message_id for id in done], by)
-    left = [records[id] for id in there if id not in set(done)]
+    left = [records[id] for id in there if records[id].message_id not in back]
     verdicts = Verdicts(done, _absent(ids, records), _why_not(tx, left, queue))
     return verdicts, [records[id] for id in done]
 
@@ -169,9 +169,13 @@ def _rows(tx: Transaction, message: Message) -> Any:
     return Message.objects.using(tx.using).filter(pk=message.pk)
 
 
+#: What a decision about poison needs to know; a thousand are read at a time.
+_NEEDED = ("message_id", "queue", "stream", "key", "fingerprint")
+
+
 def _lock_poison(tx: Transaction, ids: list[int]) -> dict[int, PoisonRecord]:
     tx.run("lock_streams_of_poison", ids=ids)
-    rows = PoisonRecord.objects.using(tx.using).light().select_for_update().order_by("pk")
+    rows = PoisonRecord.objects.using(tx.using).only(*_NEEDED).select_for_update().order_by("pk")
     return {record.pk: record for record in rows.filter(pk__in=ids)}
 
 
