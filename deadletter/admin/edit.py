@@ -19,7 +19,7 @@ from .forms import EditForm
 from .pages import need, render, rights
 from .payloads import Stored, hidden_left, pretty, read, restore, same
 from .record import find, gone
-from .visible import visible
+from .visible import escaped, visible
 
 
 def edit(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -34,7 +34,7 @@ def edit(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
         return gone(model_admin, request, known(request))
     stored = read(found, "payload")
     if request.method != "POST":
-        form = EditForm(initial={"payload": stored.text()})
+        form = EditForm(initial={"payload": escaped(stored.text())})
         return _write(model_admin, request, found, form, stored)
     form = EditForm(request.POST)
     draft = _check(request.POST.get("payload", ""), stored)

@@ -47,7 +47,7 @@ def record(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
         model_admin,
         request,
         "record",
-        str(found),
+        visible(str(found), limit=250),
         tab="record",
         record=found,
         cause=cause(found),

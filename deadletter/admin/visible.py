@@ -12,6 +12,11 @@ _HIDDEN = (0x61C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060,
 _SHOWN = {number: f"[U+{number:04X}]" for number in _HIDDEN}
 
 
+def escaped(text: str) -> str:
+    """Write such characters in JSON text by their numbers: the same value, and it can be edited."""
+    return text.translate({number: f"\\u{number:04x}" for number in _HIDDEN})
+
+
 def visible(value: Any, *, limit: int | None = None) -> str:
     """Return text for a page, at most `limit` characters of it (None: 64 KiB)."""
     if value is None:

@@ -136,6 +136,17 @@ def test_edit_again_leads_back_to_what_was_written(admin_client: Client, poisone
     assert counts() == {"dead": 1}
 
 
+def test_what_the_eye_cannot_see_is_edited_by_its_number(admin_client: Client, poisoned) -> None:
+    record = poisoned(payload={"a": "x\u202ey", "n": 1})
+    page = admin_client.get(url("poisonrecord", "edit", record.pk))
+    text = page.context["form"].initial["payload"]
+    assert r"x\u202ey" in text
+
+    post(admin_client, record, text.replace("1", "2"), confirmed="1")
+
+    assert Message.objects.get().payload == {"a": "x\u202ey", "n": 2}
+
+
 def test_restoring_compares_as_json() -> None:
     assert payloads.restore({"a": 1}, {"a": True}, {"a": "hidden"}) == {"a": 1}
     assert payloads.restore([1, 2, 3], [1, "x"], [1, "s"]) == [1, 2, 3]
