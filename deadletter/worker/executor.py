@@ -149,14 +149,30 @@ def tidy() -> list[str]:
     """Roll back and close what a handler left open in this thread; name the connections."""
     left = []
     for connection in connections.all(initialized_only=True):
-        if _is_open(connection):
+        if _is_lost(connection):
+            # Closed behind Django's back, or by the server: nothing is left to roll back.
+            _discard(connection)
+        elif _is_open(connection):
             left.append(connection.alias)
-            _forget(connection.alias)
+            _forget(connection)
         else:
             connection.close_if_unusable_or_obsolete()
     if settings.DEBUG:
         reset_queries()
     return left
+
+
+def _is_lost(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
+    if raw is None:
+        return False
+    if connection.vendor == "postgresql":
+        return bool(raw.closed)
+    try:
+        raw.in_transaction  # noqa: B018 - the cheapest question a closed connection refuses
+    except Exception:  # noqa: BLE001 - of whatever driver this is
+        return True
+    return False
 
 
 def _is_open(connection: BaseDatabaseWrapper) -> bool:
@@ -166,26 +182,28 @@ def _is_open(connection: BaseDatabaseWrapper) -> bool:
     if connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
         return True
     if connection.vendor == "postgresql":
-        # 0 is idle; 4 is a lost connection, where there is nothing left to roll back.
-        return raw.info.transaction_status in (1, 2, 3)
+        return bool(raw.info.transaction_status)  # 0 is idle
     return bool(getattr(raw, "in_transaction", False))
 
 
-def _forget(alias: str) -> None:
-    connection = connections[alias]
+def _forget(connection: BaseDatabaseWrapper) -> None:
     event(
         logging.WARNING,
         "transaction_left_open",
         "a handler left a transaction open on database {alias}; rolled back and closed",
-        alias=alias,
+        alias=connection.alias,
     )
+    _discard(connection)
+
+
+def _discard(connection: BaseDatabaseWrapper) -> None:
     # The wrapper refuses to close inside atomic(): it is thrown away, with its session.
     connection.in_atomic_block = False
     connection.savepoint_ids = []
     connection.needs_rollback = False
     connection.run_on_commit = []
     connection.close()
-    del connections[alias]
+    del connections[connection.alias]
 
 
 def failure(

@@ -180,6 +180,7 @@ class _Loop:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        self._loop.close()
 
     def _begin(self, run: list[Holding]) -> None:
         task = self._loop.create_task(self._run(run))
