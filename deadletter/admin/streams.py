@@ -18,7 +18,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
-from ..models import Message, PoisonRecord, State
+from ..models import Message, PoisonRecord
 from ..operations import HeldStream
 from ..operations.streams import COUNTED
 from .acting import act_url, may
@@ -27,7 +27,7 @@ from .counts import Capped
 from .message_acts import ACTS, REMOVE, RETRY
 
 #: Streams on the page.
-SHOWN = 50
+SHOWN = 25
 
 
 @dataclass(frozen=True)
@@ -192,27 +192,14 @@ def _ways(model_admin: Any, request: HttpRequest, held: HeldStream) -> list[Way]
                 args = [slug, held.poison_id]
                 url = reverse("admin:deadletter_stream_act", args=args, current_app=site)
                 ways.append(Way(label, url, danger=slug == "remove"))
-    hurry = held.why == "waiting" and may(model_admin, request, ACTS["retry-now"])
-    if hurry and held.message_id and _failed(held.message_id):
+    if held.failed and held.message_id and may(model_admin, request, ACTS["retry-now"]):
         url = act_url(site, "retry-now", [held.message_id], back=here)
         ways.append(Way(_("Retry the first now"), url))
-    first = _first_parked(held)
-    if first is not None and held.why != "active" and may(model_admin, request, ACTS["release"]):
-        url = act_url(site, "release", [first], back=here)
+    stuck = held.why in ("halted", "waiting")
+    if held.next_id is not None and stuck and may(model_admin, request, ACTS["release"]):
+        url = act_url(site, "release", [held.next_id], back=here)
         ways.append(Way(_("Release the next"), url))
     return ways
-
-
-def _failed(message_id: int) -> bool:
-    alias = router.db_for_write(Message)
-    message = Message.objects.using(alias).light().filter(pk=message_id).first()
-    return message is not None and message.state(clock.now(alias)) == State.FAILED
-
-
-def _first_parked(held: HeldStream) -> int | None:
-    rows = Message.objects.using(router.db_for_write(Message)).order_by("pk")
-    parked = rows.filter(queue__name=held.queue, stream=held.stream, available_at=None)
-    return parked.values_list("pk", flat=True).first()
 
 
 def _holder_url(site_name: str, held: HeldStream) -> str:

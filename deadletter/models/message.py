@@ -143,6 +143,12 @@ class Message(models.Model):
                 name="deadletter_released",
                 condition=Q(stream__isnull=False, released_at__isnull=False),
             ),
+            # Only what failed enters it: the list of an operator, however much else waits.
+            models.Index(
+                fields=["id"],
+                name="deadletter_failed",
+                condition=Q(status__gte=int(Status.FAILED)),
+            ),
             models.Index(
                 fields=["expires_at", "id"],
                 name="deadletter_expiry",
