@@ -1,0 +1,100 @@
+"""manage.py deadletter queues."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from deadletter import send
+from deadletter.models import Queue
+from tests.operations.making import dead, entries
+
+
+def test_queues_are_listed_with_policy_and_counts(cli, clock, policy):
+    policy("slow", cooldown=7_200, max_attempts=None, poison_retention=864_000)
+    send("mail")
+    dead(queue="slow")
+    gone = policy("gone")
+    dead(queue="gone")
+    Queue.objects.filter(pk=gone.pk)._raw_delete("default")
+
+    result = cli("queues")
+
+    lines = {line.split()[0]: line for line in result.lines}
+    assert result.code == 0
+    assert lines["default"].split()[1:8] == ["open", "1", "0", "0", "0", "0", "0"]
+    assert lines["default"].endswith(
+        "5 attempts, backoff 30 s to 60 min, lease 60 s, quarantine, strict"
+    )
+    assert lines["slow"].endswith(
+        "no limit, cooldown 2 h, lease 60 s, quarantine, strict, kept 10 d"
+    )
+    assert lines["gone"].split()[1] == "gone"
+    found = cli("queues", "--format", "json").json
+    assert (found["slow"]["policy"]["cooldown"], found["slow"]["dead"]) == (7200.0, 1)
+    assert found["gone"]["policy"] is None
+
+
+def test_a_queue_is_created_changed_paused_and_resumed(cli, clock):
+    created = cli("queues", "create", "mail", "max_attempts=3", "backoff_base=90", "cooldown=2h")
+    assert created.code == 0
+    assert cli("queues", "create", "mail.dead").code == 0
+    assert cli(
+        "queues", "set", "mail", "cooldown=none", "dead_queue=mail.dead", "on_poison=dead_queue",
+        "jitter=0.5", "--by", "ann", "--why", "busy",
+    ).code == 0  # fmt: skip
+    assert cli("queues", "pause", "mail").lines[2] == "paused            True"
+
+    queue = Queue.objects.get(name="mail")
+    assert (queue.max_attempts, queue.cooldown, queue.paused) == (3, None, True)
+    assert (queue.backoff_base, queue.jitter) == (timedelta(seconds=90), 0.5)
+    assert queue.dead_queue.name == "mail.dead"
+    assert cli("queues", "resume", "mail", "--format", "json").json["paused"] is False
+    assert [entry[0] for entry in entries()] == [
+        "edit_queue",
+        "edit_queue",
+        "edit_queue",
+        "pause",
+        "resume",
+    ]
+    assert entries()[2][1:3] == ("ann", "busy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["create"], "queues create: which queue?"),
+        (["create", "default"], "name: Queue with this Name already exists."),
+        (["create", "a b"], "name: Letters, digits"),
+        (["create", "\x1b[31m"], "name: Letters, digits"),
+        (["set", "defalt", "max_attempts=1"], "did you mean default?"),
+        (["pause", "defalt"], "did you mean default?"),
+        (["set", "default", "max_attempts"], "expected field=value, got 'max_attempts'"),
+        (["set", "default", "max_atempts=1"], "a queue has no field 'max_atempts'"),
+        (["set", "default", "max_attempts=many"], "max_attempts: invalid literal"),
+        (["set", "default", "max_attempts=-1"], "max_attempts: "),
+        (["set", "default", "jitter=2"], "jitter: "),
+        (["set", "default", "jitter=nan"], "jitter: Must be a number from 0 to 1"),
+        (["set", "default", "cooldown=soon"], "cooldown: expected a duration"),
+        (["set", "default", "backoff_base=none"], "backoff_base: This field cannot be null."),
+        (["set", "default", "lease_timeout=0"], "lease_timeout: A lease must last"),
+        (["set", "default", "on_poison=explode"], "on_poison: "),
+        (["set", "default", "dead_queue=default"], "dead_queue: A queue cannot be its own"),
+        (["set", "default", "dead_queue=nowhere"], "there is no queue 'nowhere'"),
+        (["set", "default", "jitter=0", "jitter=1"], "jitter is given twice"),
+        (["pause", "default", "jitter=0"], "queues pause takes no fields"),
+        (["list", "default"], "list takes no name"),
+        (["explode", "default"], "invalid choice"),
+    ],
+)
+def test_a_bad_policy_is_refused_with_words(cli, clock, arguments, problem):
+    before = list(Queue.objects.values())
+
+    result = cli("queues", *arguments)
+
+    assert (result.code, result.out) == (2, "")
+    assert problem in result.err
+    assert "\x1b" not in result.err
+    assert list(Queue.objects.values()) == before
+    assert entries() == []

@@ -1,0 +1,313 @@
+"""manage.py deadletter retry."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from deadletter import send
+from deadletter.lifecycle import claim
+from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
+from tests.operations.making import dead, entries, failed, many_dead
+
+
+def test_one_or_several_ids_are_retried(cli, clock, counts):
+    first, second, other = dead(), dead(), dead()
+
+    result = cli("retry", first.pk, second.pk, "--yes", "--by", "ann", "--why", "fixed")
+
+    entry = AuditEntry.objects.get()
+    assert (result.code, result.lines) == (0, ["retried 2 of 2", f"audit entry {entry.pk}"])
+    assert PoisonRecord.objects.get() == other
+    assert entries() == [("retry", "ann", "fixed", 2, 0, 0)]
+
+
+def test_what_is_not_there_is_named_and_the_rest_is_done(cli, clock, counts):  # E16
+    record, waiting = dead(), send("mail", delay=60)
+    absent = waiting.id + 1_000
+
+    result = cli("retry", record.pk, absent, waiting.id, "--yes")
+
+    assert result.code == 1
+    assert result.lines[:3] == [
+        "retried 1 of 1",
+        f"{absent}: there is no such poison record; it was retried or removed, or never was",
+        f"{waiting.id}: there is no such poison record; the message of that id is scheduled",
+    ]
+
+
+def test_the_second_operator_is_told_that_it_is_done(cli, clock, counts):
+    record = dead()
+    assert cli("retry", record.pk, "--yes", "--by", "ann").code == 0
+    Message.objects.update(available_at=clock.now + timedelta(hours=1))
+
+    result = cli("retry", record.pk, "--yes", "--by", "bob")
+
+    assert result.code == 1
+    assert "there is no such poison record" in result.out
+    assert entries() == [("retry", "ann", "", 1, 0, 0)]
+    assert Message.objects.count() == 1
+
+
+def test_messages_are_retried_by_their_own_ids_whether_dead_or_failed(cli, clock, counts):
+    record, waiting = dead(), failed()
+
+    result = cli("retry", "--message", record.message_id, waiting.pk, "--yes")
+
+    assert (result.code, result.lines[0]) == (0, "retried 2 of 2")
+    assert counts() == {"pending": 2}
+    assert set(Message.objects.values_list("attempts", flat=True)) == {0}
+
+
+@pytest.mark.parametrize("state", ["pending", "scheduled", "active"])
+def test_what_is_neither_dead_nor_failed_is_refused_by_its_state(cli, clock, counts, state):  # E8
+    message = send("mail", delay=60 if state == "scheduled" else None)
+    if state == "active":
+        claim()
+
+    result = cli("retry", "--message", message.id, "--yes")
+
+    assert result.code == 1
+    assert (
+        f"{message.id}: refused: message {message.id} is {state}; only a failed one" in result.out
+    )
+    assert counts() == {state: 1}
+
+
+def test_a_completed_message_is_in_no_queue(cli, clock):
+    result = cli("retry", "--message", 999_999, "--yes")
+
+    assert (result.code, result.lines) == (
+        1,
+        ["retried 0 of 0", "999999: is in no queue: completed, removed, or never sent"],
+    )
+
+
+def test_a_message_that_only_failed_cannot_be_changed_on_its_way(cli, clock, policy):
+    policy("other")
+    waiting = failed()
+
+    result = cli("retry", "--message", waiting.pk, "--to-queue", "other", "--yes")
+
+    assert result.code == 1
+    assert "only a dead one can be changed on its way back" in result.out
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        ["--all"],
+        ["--name", "mail"],
+        ["--queue", "default", "--since", "2h", "--until", "2100-01-01"],
+        ["--text", "BOO", "--reason", "unknown", "--exception", "UNKNOWN", "--kind", "message"],
+    ],
+)
+def test_filters_and_all_retry_what_matches(cli, clock, counts, selection):
+    records = [dead(), dead()]
+
+    result = cli("retry", *selection, "--yes", "--format", "json")
+
+    assert result.code == 0
+    assert result.json == {
+        "act": "retry",
+        "dry_run": False,
+        "matched": 2,
+        "done": 2,
+        "missing": [],
+        "refused": 0,
+        "reasons": {},
+        "audit_entry": AuditEntry.objects.get().pk,
+    }
+    assert counts() == {"pending": len(records)}
+
+
+def test_a_dry_run_shows_and_changes_nothing(cli, clock, counts):
+    many_dead(12)
+
+    result = cli("retry", "--name", "mail", "--limit", 8, "--dry-run")
+
+    assert result.code == 0
+    assert result.lines[-1] == "8 would be retried; nothing was changed"
+    assert len(result.column("message")[:-1]) == 5
+    assert "… and 3 more" in result.err
+    assert counts() == {"dead": 12}
+    assert not AuditEntry.objects.exists()
+
+
+def test_nothing_matched_is_exit_code_1(cli, clock):
+    dead()
+
+    assert cli("retry", "--name", "none", "--yes").code == 1
+    assert cli("retry", "--name", "none", "--dry-run").code == 1
+    result = cli("retry", "--name", "none", "--yes", "--format", "json")
+    assert (result.code, result.json["matched"]) == (1, 0)
+
+
+def test_a_partly_refused_retry_is_exit_code_1_with_the_reason(cli, clock, counts):
+    record = dead(key="k")
+    dead()
+    send("mail", key="k")
+
+    result = cli("retry", "--all", "--yes")
+
+    assert (result.code, result.lines[0]) == (1, "retried 1 of 2")
+    assert result.lines[1].startswith(f"{record.pk}: refused: an unfinished message with key 'k'")
+
+
+def test_it_goes_to_another_queue_at_a_rate(cli, clock, policy):
+    policy("slow")
+    for _ in range(3):
+        dead()
+
+    result = cli("retry", "--all", "--to-queue", "slow", "--rate", "0.5", "--yes")
+
+    rows = Message.objects.order_by("pk")
+    assert result.code == 0
+    assert {row.queue.name for row in rows} == {"slow"}
+    assert [row.available_at - clock.now for row in rows] == [
+        timedelta(seconds=n) for n in (0, 2, 4)
+    ]
+    assert AuditEntry.objects.get().detail == {"queue": "slow", "rate": 0.5}
+
+
+def test_a_payload_may_be_given_as_text_or_file(cli, clock, tmp_path):
+    first, second = dead(payload={"to": 1}), dead(payload={"to": 1})
+    file = tmp_path / "repaired.json"
+    file.write_text('{"to": 3}')
+
+    assert cli("retry", first.pk, "--payload", '{"to": 2}', "--yes").code == 0
+    assert cli("retry", second.pk, "--payload", f"@{file}", "--yes").code == 0
+
+    assert [row.payload for row in Message.objects.order_by("pk")] == [{"to": 2}, {"to": 3}]
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        ("{to: 1}", "--payload: not JSON"),
+        ("[" * 100_000, "--payload: not JSON"),
+        ("@/no/such/file", "--payload: "),
+        ('"\\u0000"', "the payload was refused: payload: the NUL character"),
+        ("NaN", "the payload was refused"),
+        ("[" * 70 + "]" * 70, "nested deeper than 64"),
+    ],
+)
+def test_a_bad_payload_is_refused_at_the_door(cli, clock, counts, payload, problem):
+    record = dead()
+
+    result = cli("retry", record.pk, "--payload", payload, "--yes")
+
+    assert (result.code, counts()) == (2, {"dead": 1})
+    assert problem in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "name ids, --message ids, a filter, or --all"),
+        (["1", "--all"], "ids and --all contradict each other"),
+        (["1", "--name", "x"], "ids and a filter contradict each other"),
+        (["1", "2", "--payload", "1"], "--payload replaces the payload of one id"),
+        (["--all", "--payload", "1"], "--payload replaces the payload of one id"),
+        (["1", "--limit", "1"], "--limit is for filters"),
+        (["--queue", "defualt"], "there is no queue 'defualt'; did you mean default?"),
+        (["--all", "--to-queue", "defalut"], "did you mean default?"),
+        (["--queue", ""], "--queue: expected a value"),
+        (["--since", "soon"], "--since: expected 2h, 3d or a time"),
+        (["--reason", "luck"], "--reason: 'luck' is none of"),
+        (["--text", "x" * 1_001], "--text: longer than"),
+        (["--all", "--rate", "0"], "rate: expected 0.001 to 1,000,000 per second"),
+        (["--all", "--rate", "fast"], "expected a number per second"),
+        (["x"], "expected a positive whole number"),
+        (["-1"], "expected a positive whole number"),
+        (["9" * 30], "expected a positive whole number"),
+        (["--all", "--database", "nowhere"], "there is no database 'nowhere'"),
+    ],
+)
+def test_a_wrong_use_is_exit_code_2_and_changes_nothing(cli, clock, counts, arguments, problem):
+    dead()
+
+    result = cli("retry", *arguments, "--yes")
+
+    assert (result.code, result.out) == (2, "")
+    assert problem in result.err
+    assert counts() == {"dead": 1}
+
+
+def test_without_a_terminal_nothing_is_done_unasked(cli, clock, counts):
+    result = cli("retry", dead().pk)
+
+    assert (result.code, counts()) == (2, {"dead": 1})
+    assert "Retry 1 poison record? Nobody is there to answer: add --yes" in result.err
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 2), ("", 1, 2)])
+def test_on_a_terminal_it_asks_with_the_number(cli, clock, answers, answer, code, left):
+    dead()
+    dead()
+    answers(answer)
+
+    result = cli("retry", "--all", "--rate", "5", "--format", "json")
+
+    assert (result.code, PoisonRecord.objects.count()) == (code, left)
+    assert "Retry 2 poison records at 5 per second? [y/N]" in result.err
+    # The question does not get into what a script reads.
+    assert result.out == "" if code else result.json["done"] == 2
+
+
+def test_what_dies_while_the_question_is_open_is_not_touched(cli, clock, counts, monkeypatch):
+    dead()
+    late = []
+
+    class Slow:
+        def isatty(self):
+            return True
+
+        def readline(self):
+            late.append(dead())
+            return "y\n"
+
+    monkeypatch.setattr("sys.stdin", Slow())
+    result = cli("retry", "--all")
+
+    assert result.lines[0] == "retried 1 of 1"
+    assert list(PoisonRecord.objects.all()) == late
+
+
+def test_long_work_says_how_far_it_is(cli, clock):
+    many_dead(2_500)
+
+    result = cli("retry", "--all", "--yes", "--progress")
+
+    assert (result.code, result.lines[0]) == (0, "retried 2,500 of 2,500")
+    assert result.err.splitlines()[-1] == "2,500 of 2,500"
+    assert cli("retry", "--all", "--yes").err == "nothing matches\n"
+
+
+def test_poison_that_outlived_its_queue_can_be_rescued(cli, clock, policy):  # E20
+    gone = policy("gone")
+    record = dead(queue="gone")
+    Queue.objects.filter(pk=gone.pk)._raw_delete("default")
+
+    assert cli("list", "--queue", "gone").column("id") == [str(record.pk)]
+    refused = cli("retry", "--queue", "gone", "--yes")
+    assert refused.code == 1
+    assert "queue 'gone' does not exist; create it or name another" in refused.out
+    assert cli("retry", "--queue", "gone", "--to-queue", "default", "--yes").code == 0
+
+
+def test_the_default_person_is_the_user_of_the_system(cli, clock, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "carla")
+    first, second = dead(), dead()
+    cli("retry", first.pk, "--yes")
+
+    def nobody():
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    cli("retry", second.pk, "--yes")
+
+    named, nameless = AuditEntry.objects.order_by("pk")
+    assert named.by == "carla"
+    assert nameless.by.startswith("uid ")
