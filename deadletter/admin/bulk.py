@@ -69,7 +69,8 @@ def bulk(model_admin: Any, request: HttpRequest, act: str) -> HttpResponse:
     if not plan.counted.n and not plan.counted.more:
         tell(request, gettext("Nothing matches: there is nothing to do."), messages.WARNING)
         return HttpResponseRedirect(url(model_admin, "records", query=asked.query))
-    return _ask(model_admin, request, plan, _form(act, None), asked=asked)
+    by_filter = asked if ids is None and "first" not in given else None
+    return _ask(model_admin, request, plan, _form(act, None), asked=by_filter)
 
 
 def export(model_admin: Any, request: HttpRequest) -> HttpResponseBase:
@@ -134,13 +135,24 @@ def _ask(
         form=form,
         sample=sample(plan),
         at_once=AT_ONCE,
-        asked=asked,
-        command=command(plan.act, *plan.ids[:20], why="…")
-        if plan.wanted is None and len(plan.ids) <= 20
-        else command_for(plan.act, plan.wanted, why="…")
-        if plan.wanted is not None
-        else "",
+        shown=_shown(plan, asked),
+        by_filter=plan.wanted is not None,
+        command=_command(plan, asked),
     )
+
+
+def _shown(plan: Plan, asked: Asked | None) -> dict[str, Any]:
+    found = plan.wanted.as_dict() if plan.wanted is not None else asked.query if asked else {}
+    return {key: value for key, value in found.items() if key != "up_to"}
+
+
+def _command(plan: Plan, asked: Asked | None) -> str:
+    """The same act in words, while they stay readable."""
+    if plan.wanted is not None:
+        return command_for(plan.act, plan.wanted, why="…")
+    if len(plan.ids) <= 20:
+        return command(plan.act, *plan.ids, why="…")
+    return command_for(plan.act, asked.wanted, why="…") if asked is not None and asked.any else ""
 
 
 def _do(model_admin: Any, request: HttpRequest, plan: Plan, form: WhyForm) -> HttpResponse:

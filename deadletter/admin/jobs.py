@@ -64,7 +64,7 @@ def job(model_admin: Any, request: HttpRequest, job_id: int) -> HttpResponse:
         progress=progress,
         may_control=rights(request).to(found.entry.act),
         unserved=not progress.over and _unserved(),
-        selection=PoisonFilter.from_dict(found.entry.selection).as_dict(),
+        selection={k: v for k, v in found.entry.selection.items() if k != "up_to"},
         command=command_for(
             found.entry.act, PoisonFilter.from_dict(found.entry.selection), why=found.entry.why
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -23,7 +23,7 @@ class Attempt:
     number: Any = None
     at: datetime | str | None = None
     #: Time since the entry before it.
-    gap: timedelta | None = None
+    gap: str = ""
     worker: str = ""
     duration: str = ""
     reason: str = ""
@@ -108,19 +108,29 @@ def _duration(entry: dict[str, Any]) -> str:
     for key in ("duration", "seconds"):
         value = entry.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
-            return gettext("%(n)s s") % {"n": f"{value:.3g}" if value < 100 else f"{value:.0f}"}
+            return _span(float(value))
     return ""
 
 
-def _gap(at: Any, before: Any) -> timedelta | None:
-    if not isinstance(before, dict) or not isinstance(at, datetime):
-        return None
-    earlier = _moment(before.get("at"))
+def _span(seconds: float) -> str:
+    if seconds < 100:
+        return gettext("%(n)s s") % {"n": f"{seconds:.2g}"}
+    if seconds < 100 * 60:
+        return gettext("%(n)s min") % {"n": f"{seconds / 60:.0f}"}
+    if seconds < 100 * 3600:
+        return gettext("%(n)s h") % {"n": f"{seconds / 3600:.0f}"}
+    return gettext("%(n)s days") % {"n": f"{seconds / 86400:.0f}"}
+
+
+def _gap(at: Any, before: Any) -> str:
+    earlier = _moment(before.get("at")) if isinstance(before, dict) else None
+    if not isinstance(at, datetime) or not isinstance(earlier, datetime):
+        return ""
     try:
-        gap = at - earlier if isinstance(earlier, datetime) else None
+        seconds = (at - earlier).total_seconds()
     except TypeError:  # one of them without a time zone
-        return None
-    return gap if gap is not None and gap >= timedelta(0) else None
+        return ""
+    return _span(seconds) if seconds >= 0 else ""
 
 
 def _moment(value: Any) -> datetime | str | None:
