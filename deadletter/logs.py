@@ -28,7 +28,15 @@ def _line(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = printable(value, limit=500)
-    return text.replace("\n", " ⏎ ").replace("\t", " ")
+    return text.replace("\n", " ⏎ ").replace("\t", " ").translate(_TURNING)
+
+
+#: Marks that would turn or hide the rest of a line on a terminal, spelled out.
+_TURNING = {
+    number: f"\\u{number:04x}"
+    for marks in ((0x061C,), range(0x200B, 0x2010), range(0x2028, 0x202F), range(0x2060, 0x2070))
+    for number in marks
+}
 
 
 class JSONFormatter(logging.Formatter):

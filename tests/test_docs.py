@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Words in capitals that are nobody's constant but ours to mention.
 OTHER_CAPITALS = {"DEADLETTER", "DATABASE_URL", "INSTALLED_APPS", "LOGGING", "DATABASES", "NOTIFY"}
+OTHER_CAPITALS |= {"TIME_ZONE"}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -134,16 +136,24 @@ def worker_options() -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
 
-def operator_options() -> set[str]:
-    parser = load_command_class("deadletter", "deadletter").create_parser("manage.py", "deadletter")
-    parts = [action for action in parser._actions if isinstance(action.choices, dict)]
+def operator_parser() -> Any:
+    command = load_command_class("deadletter", "deadletter")
+    command._called_from_command_line = True
+    return command.create_parser("manage.py", "deadletter")
+
+
+def operator_parts() -> dict[str, set[str]]:
+    """Return the sub-commands with their long options."""
+    (parts,) = [a.choices for a in operator_parser()._actions if isinstance(a.choices, dict)]
     return {
-        option
-        for part in parts
-        for subparser in part.choices.values()
-        for action in subparser._actions
-        for option in action.option_strings
+        name: {o for action in part._actions for o in action.option_strings if o[:2] == "--"}
+        - {"--help"}
+        for name, part in parts.items()
     }
+
+
+def operator_options() -> set[str]:
+    return set().union(*operator_parts().values())
 
 
 @each_page
@@ -151,6 +161,38 @@ def test_every_option_exists(page: Path) -> None:
     options = {re.split("[= ]", text)[0] for text in quoted(page) if re.match(r"--[a-z]", text)}
 
     assert options <= worker_options() | operator_options()
+
+
+@each_page
+def test_every_command_line_is_understood(page: Path) -> None:
+    """What is to be copied must parse; ID and WHEN stand for values."""
+    lines = [text for text in quoted(page) if text.startswith("manage.py deadletter ")]
+    for block in blocks(page, "sh"):
+        lines += [line for line in block.splitlines() if line.startswith("manage.py deadletter ")]
+    for line in lines:
+        words = ["1" if word == "ID" else word for word in shlex.split(line, comments=True)[2:]]
+        if words == ["COMMAND"] or words == ["COMMAND", "--help"]:
+            continue
+        try:
+            operator_parser().parse_args(words)
+        except SystemExit:
+            raise AssertionError(f"{page.name}: {line}") from None
+
+
+def test_the_page_of_the_command_line_lists_every_part_and_option() -> None:
+    page = ROOT / "docs" / "command-line.md"
+    parts = operator_parts()
+
+    assert {names(row[0])[0] for row in table(page, "command")} == set(parts)
+    text = prose(page)
+    shared = text.split("## list")[0]
+    for part, options in parts.items():
+        section = part if part not in ("release", "poison") else "release and poison"
+        own = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+        if part == "remove":  # "the same as retry"
+            own += text.split("\n## retry\n")[1].split("\n## ")[0]
+        missing = {option for option in options if option not in own + shared}
+        assert not missing, f"{part}: {missing}"
 
 
 def test_the_readme_lists_every_option_of_the_worker() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from django.conf import settings
 
 from deadletter import operations
+from deadletter.logs import event
 from deadletter.management.parts.text import ago, columns, cut, paragraph, plain, span, table
 from deadletter.models import PoisonRecord, Queue
 from tests.operations.making import dead, failed
@@ -114,6 +116,12 @@ def test_hostile_content_is_harmless_wherever_it_is_printed(cli, clock):
             result = cli(*arguments, *extra)
             for line in (result.out + result.err).splitlines():
                 assert not DANGEROUS.search(line), (arguments, line)
+
+
+def test_a_line_of_the_log_cannot_be_turned_round(caplog):
+    event(logging.WARNING, "test", "error {error}", error="a\u202eb\u2066c\u2028d\ne")
+
+    assert caplog.messages == ["error a\\u202eb\\u2066c\\u2028d ⏎ e"]
 
 
 def test_a_stream_that_cannot_encode_gets_escapes(clock):
