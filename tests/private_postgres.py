@@ -37,9 +37,37 @@ SETTINGS = {
 }
 
 
+class Server:
+    """A server that tests may stop, crash and start again."""
+
+    def __init__(self, programs: Path, home: Path, account: dict, settings: dict[str, str]) -> None:
+        self.home = home
+        self.url = f"postgresql://postgres@/postgres?host={home}"
+        self._start = lambda: _start(programs, home, account, settings)
+        self._process = self._start()
+
+    def start(self) -> None:
+        self._process = self._start()
+
+    def stop(self) -> None:
+        _stop(self._process)
+
+    def crash(self) -> None:
+        """End at once, as in an immediate shutdown: the next start recovers from the log."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(STOP_SECONDS)
+
+
 @contextmanager
 def private_postgres(version: str = "18") -> Iterator[str]:
     """Start a server on an empty database, give its URL, then stop it and remove its files."""
+    with private_server(version) as server:
+        yield server.url
+
+
+@contextmanager
+def private_server(version: str = "18", **settings: str) -> Iterator[Server]:
+    """Start a server with settings of its own, give it, then stop it and remove its files."""
     home = Path(tempfile.mkdtemp(prefix="deadletter-pg-"))
     try:
         package, account = _package(), {}
@@ -52,11 +80,11 @@ def private_postgres(version: str = "18") -> Iterator[str]:
             os.chown(home, nobody.pw_uid, nobody.pw_gid)
         programs = package / VERSIONS[version] / "bin"
         _initialise(programs, home, account)
-        server = _start(programs, home, account)
+        server = Server(programs, home, account, settings)
         try:
-            yield f"postgresql://postgres@/postgres?host={home}"
+            yield server
         finally:
-            _stop(server)
+            server.stop()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -93,9 +121,11 @@ def _initialise(programs: Path, home: Path, account: dict) -> None:
         raise RuntimeError(f"initdb failed:\n{done.stdout}")
 
 
-def _start(programs: Path, home: Path, account: dict) -> subprocess.Popen:
-    options = {**SETTINGS, "unix_socket_directories": str(home)}
-    with (home / "log").open("wb") as log:
+def _start(programs: Path, home: Path, account: dict, settings: dict[str, str]) -> subprocess.Popen:
+    options = {**SETTINGS, **settings, "unix_socket_directories": str(home)}
+    # Left by a crash; its last line would say that this server is ready.
+    (home / "data" / "postmaster.pid").unlink(missing_ok=True)
+    with (home / "log").open("ab") as log:
         server = subprocess.Popen(
             [programs / "postgres", "-D", home / "data"]
             + [part for name, value in options.items() for part in ("-c", f"{name}={value}")],

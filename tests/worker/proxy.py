@@ -1,0 +1,105 @@
+"""
+A proxy in front of PostgreSQL that cuts a connection at COMMIT: before it arrives, or before its
+answer does. To the client both look the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+from typing import Literal
+
+Mode = Literal["pass", "before", "after"]
+
+
+class Proxy:
+    """Listens on a Unix socket in `directory` and forwards to the server's socket."""
+
+    def __init__(self, directory: Path, server: Path) -> None:
+        self.directory = directory
+        self.mode: Mode = "pass"
+        #: Cut only transactions in which the client said this, and the server answered that.
+        self.only = b""
+        self.only_answered = b""
+        self.cuts = 0
+        self._server = server
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(directory / ".s.PGSQL.5432"))
+        self._listener.listen(50)
+        self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+        for end in list(self._open):
+            _hang_up(end)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(self._server))
+            self._open += [client, server]
+            link = _Link(self, client, server)
+            threading.Thread(target=link.forward, daemon=True).start()
+            threading.Thread(target=link.back, daemon=True).start()
+
+    def take_cut(self) -> bool:
+        """Say whether this commit is to be cut; one cut for each time a mode was set."""
+        with self._lock:
+            if self.mode == "pass":
+                return False
+            self.cuts += 1
+            return True
+
+
+class _Link:
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self.proxy = proxy
+        self.client = client
+        self.server = server
+        self.seen = b""
+        self.answered = b""
+        self.waiting_to_cut = False
+
+    def forward(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.client.recv(65536):
+                self.seen = (self.seen + data)[-200_000:]
+                if b"COMMIT" in data:
+                    said = self.proxy.only in self.seen
+                    relevant = said and self.proxy.only_answered in self.answered
+                    self.seen = self.answered = b""
+                    if relevant and self.proxy.take_cut():
+                        if self.proxy.mode == "before":
+                            self.proxy.mode = "pass"
+                            break
+                        self.proxy.mode = "pass"
+                        self.waiting_to_cut = True
+                self.server.sendall(data)
+        self.hang_up()
+
+    def back(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.server.recv(65536):
+                if self.waiting_to_cut:
+                    break
+                self.answered = (self.answered + data)[-200_000:]
+                self.client.sendall(data)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        _hang_up(self.client)
+        _hang_up(self.server)
+
+
+def _hang_up(end: socket.socket) -> None:
+    # close() while another thread is in recv() sends nothing, and the other side waits for ever.
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
