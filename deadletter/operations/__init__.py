@@ -8,6 +8,7 @@ from .export import export_poison
 from .filters import PoisonFilter
 from .groups import Group, get_group, list_groups, matrix
 from .health import Health, health
+from .hurrying import MessageFilter, retry_failed
 from .messages import (
     get_message,
     list_messages,
@@ -31,6 +32,7 @@ __all__ = [
     "Group",
     "Health",
     "HeldStream",
+    "MessageFilter",
     "PoisonFilter",
     "Preview",
     "Removal",
@@ -63,6 +65,7 @@ __all__ = [
     "remove_poison",
     "require_queue",
     "resume",
+    "retry_failed",
     "retry_matching",
     "retry_messages",
     "retry_now",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connections
+from django.db.models import Count, Q
+from django.db.models.functions import Left
 
 from .. import clock, sql
 from ..models import PoisonRecord
@@ -15,6 +18,8 @@ from .acting import alias_of
 COUNTED = 10_000
 #: Cells of the matrix stop earlier: there are many.
 CELL = 1_000
+#: Characters of a sample of the error.
+SAMPLE = 1_000
 WINDOWS: tuple[tuple[str, timedelta | None], ...] = (
     ("1 h", timedelta(hours=1)),
     ("3 h", timedelta(hours=3)),
@@ -54,18 +59,24 @@ class Row:
 def list_groups(*, limit: int = 50, offset: int = 0, using: str | None = None) -> list[Group]:
     """List groups, the one that grew last first."""
     alias = alias_of(using)
-    rows = sql.run(connections[alias], "read_groups", {"limit": limit, "offset": offset})
-    return [group for row in rows if (group := _group(row, alias)) is not None]
+    limits = {"limit": limit, "offset": offset, "counted": COUNTED + 1, "halted": CELL + 1}
+    rows = sql.run(connections[alias], "read_groups", limits)
+    samples = _samples([row[5] for row in rows], alias)
+    return [_group(row, samples[row[5]], alias) for row in rows if row[5] in samples]
 
 
 def get_group(fingerprint: str, *, using: str | None = None) -> Group | None:
     alias = alias_of(using)
-    rows = PoisonRecord.objects.using(alias).filter(fingerprint=fingerprint)
-    times = rows.order_by("poisoned_at").values_list("poisoned_at", flat=True)
+    rows = PoisonRecord.objects.using(alias).filter(fingerprint=fingerprint).order_by()
+    times = rows.order_by("poisoned_at").values_list("poisoned_at", "pk")
     first, last = times.first(), times.last()
     if first is None or last is None:
         return None
-    return _group((fingerprint, first, last), alias)
+    count = rows.values("pk")[: COUNTED + 1].count()
+    halted = rows.filter(halts=True).values("pk")[: CELL + 1].count()
+    samples = _samples([last[1]], alias)
+    row = (fingerprint, first[0], last[0], count, halted, last[1])
+    return _group(row, samples[last[1]], alias) if samples else None
 
 
 def matrix(by: str, *, limit: int = 20, using: str | None = None) -> list[Row]:
@@ -78,12 +89,15 @@ def matrix(by: str, *, limit: int = 20, using: str | None = None) -> list[Row]:
     return sorted(lines, key=lambda line: line.counts, reverse=True)
 
 
-def _group(row: sql.Row, alias: str) -> Group | None:
-    fingerprint, first, last = row
-    rows = PoisonRecord.objects.using(alias).filter(fingerprint=fingerprint).order_by()
-    sample = rows.light().order_by("-poisoned_at").first()
-    if sample is None:
-        return None
+def _samples(ids: list[int], alias: str) -> dict[int, Any]:
+    """Read the records that stand for their groups, with the beginnings of their errors."""
+    rows: Any = PoisonRecord.objects.using(alias).light().defer("last_error", "verdict")
+    starts = {"error": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
+    return {record.pk: record for record in rows.filter(pk__in=ids).annotate(**starts)}
+
+
+def _group(row: sql.Row, sample: Any, alias: str) -> Group:
+    fingerprint, first, last, count, halted, _id = row
     connection = connections[alias]
     return Group(
         fingerprint=fingerprint,
@@ -91,21 +105,24 @@ def _group(row: sql.Row, alias: str) -> Group | None:
         exception=sample.exception,
         frame=sample.frame,
         sample_id=sample.pk,
-        sample_error=sample.last_error or sample.verdict,
-        count=rows.values("pk")[: COUNTED + 1].count(),
+        sample_error=sample.error or sample.said,
+        count=count,
         first_seen=sql.as_datetime(first, connection) or sample.poisoned_at,
         last_seen=sql.as_datetime(last, connection) or sample.poisoned_at,
-        halted=rows.filter(halts=True).values("pk")[: CELL + 1].count(),
+        halted=halted,
     )
 
 
 def _windows(by: str, value: str, now: datetime, alias: str) -> tuple[int, ...]:
-    rows = PoisonRecord.objects.using(alias).filter(**{by: value}).order_by()
-    counts: list[int] = []
-    for _label, window in WINDOWS:
-        if counts and counts[-1] > CELL:
-            counts.append(counts[-1])  # a longer window has no fewer
-            continue
-        inside = rows if window is None else rows.filter(poisoned_at__gte=now - window)
-        counts.append(inside.values("pk")[: CELL + 1].count())
-    return tuple(counts)
+    """Count all windows at once, among the newest CELL + 1: no window holds more that is shown."""
+    rows = PoisonRecord.objects.using(alias).filter(**{by: value}).order_by("-poisoned_at")
+    inside = {
+        f"window_{n}": Count("poisoned_at", filter=_since(now, window))
+        for n, (_label, window) in enumerate(WINDOWS)
+    }
+    found = rows.values("poisoned_at")[: CELL + 1].aggregate(**inside)
+    return tuple(found[f"window_{n}"] for n in range(len(WINDOWS)))
+
+
+def _since(now: datetime, window: timedelta | None) -> Q | None:
+    return None if window is None else Q(poisoned_at__gte=now - window)

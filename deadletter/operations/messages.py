@@ -12,6 +12,7 @@ from ..lifecycle.transaction import Transaction
 from ..models import Act, Message, PoisonRecord, State
 from . import audit
 from .acting import PIECE, alias_of, carry_out, several
+from .hurrying import MessageFilter
 from .poison import AS_IT_WAS, Removal, Retrial, retry_poison
 
 
@@ -38,16 +39,8 @@ def list_messages(
     using: str | None = None,
 ) -> list[Message]:
     """List messages in one state, oldest first, without their payloads."""
-    rows = Message.objects.using(alias_of(using)).light().select_related("queue").order_by("pk")
-    wanted = {
-        "queue__name": queue,
-        "name": name,
-        "kind": kind,
-        "instance": instance,
-        "stream": stream,
-    }
-    narrow = {key: value for key, value in wanted.items() if value is not None}
-    return list(rows.in_state(state).filter(**narrow)[:limit])
+    wanted = MessageFilter(queue=queue, name=name, kind=kind, instance=instance, stream=stream)
+    return list(wanted.messages(state, alias_of(using))[:limit])
 
 
 def get_message(message_id: int, *, using: str | None = None) -> Message | None:

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from deadletter import send
+from deadletter import operations, send
 from deadletter.lifecycle import claim
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
+from deadletter.operations import hurrying
 from tests.operations.making import dead, entries, failed, many_dead
 
 
@@ -311,3 +312,43 @@ def test_the_default_person_is_the_user_of_the_system(cli, clock, monkeypatch):
     named, nameless = AuditEntry.objects.order_by("pk")
     assert named.by == "carla"
     assert nameless.by.startswith("uid ")
+
+
+def test_all_failed_messages_of_a_queue_are_retried_now(cli, clock, counts, policy):  # E16, C20
+    policy("other")
+    for _ in range(3):
+        failed()
+    failed(queue="other")
+    dead()
+    later = send("mail", delay=60)
+
+    dry = cli("retry", "--failed", "--queue", "default", "--dry-run")
+    assert (dry.code, dry.lines[-1]) == (0, "3 would be retried; nothing was changed")
+    few = cli("retry", "--failed", "--queue", "default", "--limit", 1, "--yes")
+    assert few.lines[0] == "retried 1 of 1"
+    result = cli("retry", "--failed", "--queue", "default", "--yes", "--by", "ann", "--why", "up")
+
+    assert (result.code, result.lines[0]) == (0, "retried 2 of 2")
+    assert counts() == {"pending": 3, "failed": 1, "scheduled": 1, "dead": 1}
+    assert entries()[-1] == ("retry_now", "ann", "up", 2, 0, 0)
+    assert Message.objects.get(pk=later.id).available_at > clock.now
+    assert cli("retry", "--failed", "--queue", "default", "--yes").code == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["1"], ["--all"], ["--message", "1"], ["--rate", "1"], ["--text", "x"]]
+)
+def test_failed_takes_filters_only(cli, clock, arguments):
+    assert cli("retry", "--failed", "--yes", *arguments).code == 2
+
+
+def test_failed_messages_are_retried_in_pieces(clock, monkeypatch, counts):
+    monkeypatch.setattr(hurrying, "PIECE", 2)
+    for _ in range(5):
+        failed()
+    heard: list[int] = []
+
+    total = operations.retry_failed(operations.MessageFilter(name="mail"), progress=heard.append)
+
+    assert (total.done, heard, counts()) == (5, [2, 4, 5], {"pending": 5})
+    assert entries() == [("retry_now", "", "", 5, 0, 0)]

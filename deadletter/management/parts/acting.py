@@ -9,6 +9,7 @@ from typing import Any
 from ... import clock
 from ...models import Message, PoisonRecord
 from ...operations import PoisonFilter, Total, preview
+from ...operations.preview import SAMPLE
 from .options import alias
 from .rows import message_table, poison_table
 from .screen import Progress, Screen
@@ -106,6 +107,30 @@ def on_filter(
     total = work(seen.wanted, screen.progress(seen.count))
     report.done, report.refused, report.reasons = total.done, total.refused, total.reasons
     report.entry = total.entry_id
+    return report.show(screen)
+
+
+def on_messages(
+    screen: Screen,
+    options: dict[str, Any],
+    plan: Plan,
+    rows: Any,
+    work: Callable[[Progress | None], Total],
+) -> int:
+    """Show which messages in a queue match, ask, and do it."""
+    count = rows.order_by().values("pk")[: options["limit"]].count()
+    report = Report(plan.act, plan.done_word, matched=count, dry_run=options["dry_run"])
+    if not count:
+        screen.say("nothing matches")
+        return report.show(screen) if screen.as_json else 1
+    if not options["yes"] and not (options["dry_run"] and screen.as_json):
+        sample = rows[: min(SAMPLE, count)]
+        _sample(screen, list(sample), options)
+    if not options["dry_run"]:
+        screen.confirm(_question(plan, count, "message"), yes=options["yes"])
+        total = work(screen.progress(count))
+        report.done, report.refused, report.reasons = total.done, total.refused, total.reasons
+        report.entry = total.entry_id
     return report.show(screen)
 
 

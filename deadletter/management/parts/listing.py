@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import clock
 from ...models import State
-from ...operations import list_messages
+from ...operations import MessageFilter
 from .options import FILTERS, add_common, add_filters, alias, number, poison_filter
 from .rows import message_object, message_table, poison_object, poison_table
 from .screen import Screen, usage
@@ -33,14 +33,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(screen: Screen, options: dict[str, Any]) -> int:
     dead = options["state"] == State.DEAD
-    if not dead:
-        for key in FILTERS:
-            if options[key] is not None and key not in OF_MESSAGES:
-                raise usage(f"--{key} is for the dead; messages in a queue have no such thing")
-    wanted = poison_filter(options)
     using, limit = alias(options), options["limit"]
     now = clock.now(using)
     if dead:
+        wanted = poison_filter(options)
         records = list(wanted.records(using).order_by("-pk")[: limit + 1])
         found = len(records)
         if screen.as_json:
@@ -48,8 +44,8 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
         elif found:
             poison_table(screen, records[:limit], now)
     else:
-        narrow = {key: getattr(wanted, key) for key in OF_MESSAGES}
-        messages = list_messages(options["state"], **narrow, limit=limit + 1, using=using)
+        rows = message_filter(options).messages(options["state"], using)
+        messages = list(rows[: limit + 1])
         found = len(messages)
         if screen.as_json:
             screen.json([message_object(message, now) for message in messages[:limit]])
@@ -60,3 +56,12 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     elif found > limit:
         screen.say(f"there are more than {limit:,}: narrow the filter or raise --limit")
     return 0 if found else 1
+
+
+def message_filter(options: dict[str, Any]) -> MessageFilter:
+    """Return what was asked for of messages in a queue. Raises CommandError with exit code 2."""
+    for key in FILTERS:
+        if options[key] is not None and key not in OF_MESSAGES:
+            raise usage(f"--{key} is for the dead; messages in a queue have no such thing")
+    wanted = poison_filter(options)  # the same checks
+    return MessageFilter(**{key: getattr(wanted, key) for key in OF_MESSAGES})

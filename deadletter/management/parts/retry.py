@@ -9,10 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ...exceptions import PayloadRejected
-from ...operations import PoisonFilter, Retrial, Total, retry_matching, retry_messages, retry_poison
+from ...models import State
+from ...operations import (
+    PoisonFilter,
+    Retrial,
+    Total,
+    retry_failed,
+    retry_matching,
+    retry_messages,
+    retry_poison,
+)
 from ...operations.poison import AS_IT_WAS, Terms
-from .acting import Plan, on_filter, on_ids
-from .options import add_act, check_queue, person, rate
+from .acting import Plan, on_filter, on_ids, on_messages
+from .listing import message_filter
+from .options import add_act, alias, check_queue, person, rate
 from .screen import Progress, Screen, usage
 from .selecting import add_selection, select
 
@@ -21,6 +31,11 @@ HELP = "put poison back into its queue with a fresh count, or retry failed messa
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_selection(parser, message="ids of messages: a dead one is put back, a failed one hurried")
+    parser.add_argument(
+        "--failed",
+        action="store_true",
+        help="failed messages, now, instead of poison; filters narrow them",
+    )
     parser.add_argument("--to-queue", metavar="NAME", help="into another queue")
     parser.add_argument("--rate", type=rate, metavar="N", help="so many per second, spread in time")
     parser.add_argument(
@@ -32,6 +47,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(screen: Screen, options: dict[str, Any]) -> int:
+    if options["failed"]:
+        return _run_failed(screen, options)
     chosen = select(options)
     terms = _terms(options, single=len(chosen.poison_ids) + len(chosen.message_ids) == 1)
     plan = Plan("retry", "retried", "Retry", _manner(options))
@@ -55,6 +72,22 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     messages = bool(chosen.message_ids)
     ids = chosen.message_ids or chosen.poison_ids
     return on_ids(screen, options, plan, ids, named, messages=messages, dead_too=messages)
+
+
+def _run_failed(screen: Screen, options: dict[str, Any]) -> int:
+    for key in ("ids", "message", "all", "to_queue", "rate", "payload"):
+        if options[key]:
+            raise usage("--failed takes filters: ids go after --message, the rest is for poison")
+    wanted = message_filter(options)
+    about: dict[str, Any] = {"by": person(options), "why": options["why"]}
+    about |= {"using": options["database"], "limit": options["limit"]}
+    return on_messages(
+        screen,
+        options,
+        Plan("retry", "retried", "Retry now"),
+        wanted.messages(State.FAILED, alias(options)),
+        lambda progress: retry_failed(wanted, progress=progress, **about),
+    )
 
 
 def _terms(options: dict[str, Any], *, single: bool) -> dict[str, Any]:
