@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from project.settings import *  # noqa: F403
 from project.settings import DATABASES, DEADLETTER, INSTALLED_APPS, SQLITE_OPTIONS
 
@@ -15,6 +17,10 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 # The app's defaults, not the short delays of the demonstration.
 DEADLETTER = {**DEADLETTER, "QUEUES": {"default": {}}}
+
+# Workers that tests start as processes need not wait for seconds.
+if "UNREGISTERED" in os.environ:
+    DEADLETTER["UNREGISTERED_BASE"] = float(os.environ["UNREGISTERED"])
 
 # For `using=` and `--database`. Costs nothing unless a test asks for it.
 DATABASES = {**DATABASES, "second": {**DATABASES["default"], "TEST": {}}}

@@ -78,16 +78,18 @@ class Breakers:
                 circuit.probing = True
             return None
 
-    def report(self, handler: Handler | None, *, failed: bool, error: str = "") -> None:
-        """Count what became of a message."""
+    def report(self, handler: Handler | None, *, failed: bool, error: str = "") -> float | None:
+        """Count what became of a message; return for how long its name is held from now on."""
         if handler is None or handler.circuit is None:
-            return
+            return None
         with self._lock:
             circuit = self._circuits.setdefault(handler.name, _Circuit(handler.circuit))
-            if failed:
-                self._failed(handler.name, circuit, error)
-            else:
+            if not failed:
                 self._succeeded(handler.name, circuit)
+                return None
+            before = circuit.until
+            self._failed(handler.name, circuit, error)
+            return None if circuit.until == before else circuit.policy.cooldown
 
     def cancel_probe(self, handler: Handler | None) -> None:
         """The probe was given back unprocessed: the next message is the probe."""

@@ -26,7 +26,7 @@ from .executors import Executors
 from .holding import Holding, Holdings
 from .leases import INTERVAL, Leases
 from .options import Options
-from .registry import Registry
+from .registry import Handler, Registry
 from .tally import Reports, Tally
 
 #: Seconds an outcome may wait for company.
@@ -169,7 +169,15 @@ class Pump:
             # Its handler was never called: this says nothing about it.
             self._breakers.cancel_probe(holding.handler)
         else:
-            self._breakers.report(holding.handler, failed=True, error=str(report.error))
+            wait = self._breakers.report(holding.handler, failed=True, error=str(report.error))
+            if wait is not None:
+                self._hold_back(holding.handler, wait)
+
+    def _hold_back(self, handler: Handler | None, wait: float) -> None:
+        """Its breaker has just opened: what waits here for the same handler waits elsewhere."""
+        for holding in self._holdings.waiting():
+            if holding.handler is handler:
+                self._put_back([holding, *holding.behind], wait)
 
     def _set_debts_aside(self, now: float) -> None:
         """A release whose lease may be over would be refused, and the message stay charged."""
@@ -332,8 +340,8 @@ class Pump:
     def _put_back(self, run: Sequence[Holding], wait: float) -> None:
         """Not now: uncounted, and spread so that they do not return as one."""
         for holding in run:
-            holding.take()
-            holding.decide()
+            if not (holding.take() and holding.decide()):
+                continue
             delay = wait * random.uniform(1.0, 1.2)  # noqa: S311 - spreads, hides no secret
             self._reports.add(Release(holding.message.id, delay, holding.message.token))
 
