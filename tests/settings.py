@@ -24,6 +24,8 @@ if "UNREGISTERED" in os.environ:
 
 # For `using=` and `--database`. Costs nothing unless a test asks for it.
 DATABASES = {**DATABASES, "second": {**DATABASES["default"], "TEST": {}}}
+if "SECOND_DATABASE" in os.environ:
+    DATABASES["second"]["NAME"] = os.environ["SECOND_DATABASE"]
 
 for database in DATABASES.values():
     if database["ENGINE"] == "django.db.backends.sqlite3":
