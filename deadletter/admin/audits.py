@@ -136,7 +136,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         found = list(rows)
         here = reverse("admin:deadletter_message_changelist", current_app=self.admin_site.name)
         poison = reverse(
-            "admin:deadletter_poisonrecord_changelist", current_app=self.admin_site.name
+            "admin:deadletter_poisonrecord_records", current_app=self.admin_site.name
         )
         context = {
             "rows": found[:NAMED],

@@ -21,10 +21,10 @@ def rows_url(model_admin: Any, queue: Queue, state: str) -> str:
     """Return the list of the messages of a queue that are in this state."""
     site = model_admin.admin_site.name
     if state == State.DEAD:
-        page, query = "poisonrecord", {"queue": queue.name}
+        page, query = "poisonrecord_records", {"queue": queue.name}
     else:
-        page, query = "message", {"queue": str(queue.pk), "state": str(state)}
-    here = reverse(f"admin:deadletter_{page}_changelist", current_app=site)
+        page, query = "message_changelist", {"queue": str(queue.pk), "state": str(state)}
+    here = reverse(f"admin:deadletter_{page}", current_app=site)
     return f"{here}?{urlencode(query)}"
 
 

@@ -49,8 +49,6 @@ class ReadOnlyAdmin(_ModelAdmin):
     list_max_show_all = 0
     #: A count beside every filter would be as many counts of the whole table.
     show_facets = admin.ShowFacets.NEVER
-    #: "Select all n" would promise a number nobody counted.
-    actions_selection_counter = False
     # Other columns have no index of their own: sorting by one would read and sort every row.
     sortable_by = ("id",)
 

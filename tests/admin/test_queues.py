@@ -256,9 +256,12 @@ def test_the_counts_lead_to_the_rows_behind_them(admin_client: Client, poisoned,
     assert {label: count["n"].n for label, count in counts.items()} == dict.fromkeys(counts, 1)
     for label, count in counts.items():
         assert count["url"].replace("&", "&amp;") in listed
+        response = admin_client.get(count["url"])
+        assert response.status_code == 200
         if label == "dead":
+            assert "<bdi>dead</bdi>" in response.content.decode()
             continue
-        rows = admin_client.get(count["url"]).context["cl"].result_list
+        rows = response.context["cl"].result_list
         assert [row.name.replace("later", "scheduled") for row in rows] == [
             label.replace("pending", "due")
         ]

@@ -1,0 +1,92 @@
+"""Every page, in both themes and on a phone: no complaint of the browser, nothing cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deadletter import lifecycle, operations, send
+from deadletter.lifecycle import Failure
+from deadletter.models import Queue
+
+from .rows import die
+
+PAGES = {
+    "groups": "poisonrecord/",
+    "records": "poisonrecord/records/",
+    "matrix": "poisonrecord/matrix/",
+    "jobs": "poisonrecord/jobs/",
+    "record": "poisonrecord/{poison}/change/",
+    "edit": "poisonrecord/{poison}/edit/",
+    "retry": "poisonrecord/{poison}/retry/",
+    "messages": "message/",
+    "message": "message/{message}/change/",
+    "act": "message/act/remove/?ids={message}",
+    "streams": "message/streams/",
+    "queues": "queue/",
+    "queue": "queue/{queue}/change/",
+    "pause": "queue/{queue}/pause/",
+    "workers": "workerprocess/",
+    "breakers": "breaker/",
+    "audit": "auditentry/",
+    "act of the audit": "auditentry/{entry}/change/",
+}
+
+
+@pytest.fixture
+def rows(site: str) -> dict[str, Any]:
+    """One of everything, with names as long and as hostile as a table can hold."""
+    long = "a-name-without-any-place-to-break-it-" * 5
+    Queue(name="ledger", stream_policy="halt").save()
+    record = die("sample.work", {"text": "<script>alert(1)</script>", "long": "x" * 300})
+    die("sample.work", {}, queue="ledger", stream=long)
+    send("sample.work", {}, queue="ledger", stream=long)
+    send("sample.work", {}, stream="slow")
+    blocked = send("sample.work", {"n": 1}, stream="slow")
+    batch = lifecycle.claim(limit=1, worker="w1", queues=["default"])
+    lifecycle.fail(batch.token, [Failure(batch.ids[0], error="no")])
+    lifecycle.claim(limit=5, worker="w1")
+    removed = send("sample.work")
+    operations.remove(removed.pk, by="somebody", why="<b>because</b>")
+    entry = operations.trail(removed.pk)[0].entry
+    return {
+        "poison": record.pk,
+        "message": blocked.pk,
+        "queue": Queue.objects.get(name="ledger").pk,
+        "entry": entry.pk,
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
+        {"color_scheme": "dark", "viewport": {"width": 400, "height": 800}},
+    ],
+    ids=["desk", "phone"],
+)
+def test_every_page_fits_and_the_browser_has_no_complaint(
+    open_page, rows: dict[str, Any], options: dict[str, Any]
+) -> None:
+    page = open_page(superuser=True, **options)
+    wide = []
+
+    for name, place in PAGES.items():
+        answer = page.goto("/admin/deadletter/" + place.format(**rows))
+        assert (name, answer.status) == (name, 200)
+        unlabelled = page.evaluate(UNLABELLED)
+        assert (name, unlabelled) == (name, [])
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth + 1"):
+            wide.append(name)
+
+    assert wide == []
+
+
+#: Fields that a screen reader could not name.
+UNLABELLED = """() => [...document.querySelectorAll(
+  "#content input:not([type=hidden]):not([type=submit]), #content select, #content textarea"
+)].filter(field => !field.hidden && !field.closest("[hidden]")
+  && !(field.labels && field.labels.length)
+  && !field.getAttribute("aria-label") && !field.getAttribute("aria-labelledby")
+).map(field => field.outerHTML.slice(0, 120))"""
