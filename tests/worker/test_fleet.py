@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
-from deadletter import Outgoing, send, send_many
+from deadletter import Outgoing, operations, send, send_many
 from deadletter.models import Breaker, Message, PoisonRecord, Queue
 from tests.processes import Line, Worker, Workers, wait_until
 from tests.sample.models import Effect
@@ -99,6 +99,7 @@ def test_an_open_breaker_holds_its_name_in_every_process_and_lets_others_flow(wo
     breaker = Breaker.objects.get()
     assert breaker.failures >= 3
     assert "the other side is down" in breaker.error
+    assert operations.stats().breakers == {"sample.broken": breaker.until}
     wait_until(lambda: len(opened(first, second)) >= 3, why=first.text)
     assert "still holding" in opened(first)[1]["text"]
     starts = workers.journal("start", name="sample.broken")
