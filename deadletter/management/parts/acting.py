@@ -86,7 +86,7 @@ def on_filter(
     options: dict[str, Any],
     plan: Plan,
     wanted: PoisonFilter,
-    work: Callable[[PoisonFilter, Progress | None], Total],
+    work: Callable[[PoisonFilter, Progress], Total],
 ) -> int:
     """Show what matches, ask, and do exactly that: what dies meanwhile is not touched."""
     seen = preview(wanted, limit=options["limit"], using=alias(options))
@@ -115,7 +115,7 @@ def on_messages(
     options: dict[str, Any],
     plan: Plan,
     rows: Any,
-    work: Callable[[Progress | None], Total],
+    work: Callable[[Progress], Total],
 ) -> int:
     """Show which messages in a queue match, ask, and do it."""
     count = rows.order_by().values("pk")[: options["limit"]].count()

@@ -39,7 +39,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 
     if chosen.wanted is not None:
 
-        def matching(wanted: PoisonFilter, progress: Progress | None) -> Total:
+        def matching(wanted: PoisonFilter, progress: Progress) -> Total:
             return remove_matching(wanted, limit=options["limit"], progress=progress, **about)
 
         return on_filter(screen, options, plan, chosen.wanted, matching)
@@ -59,7 +59,7 @@ def run_purge(screen: Screen, options: dict[str, Any]) -> int:
     wanted = old(options["older_than"], queue=options["queue"], using=alias(options))
     plan = Plan("purge", "removed", "Remove for good")
 
-    def work(fixed: PoisonFilter, progress: Progress | None) -> Total:
+    def work(fixed: PoisonFilter, progress: Progress) -> Total:
         return purge_matching(fixed, limit=options["limit"], progress=progress, **_about(options))
 
     return on_filter(screen, options, plan, wanted, work)

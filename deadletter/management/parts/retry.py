@@ -57,7 +57,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 
     if chosen.wanted is not None:
 
-        def matching(wanted: PoisonFilter, progress: Progress | None) -> Total:
+        def matching(wanted: PoisonFilter, progress: Progress) -> Total:
             place = {"queue": terms["queue"], "rate": terms["rate"]}
             limit = options["limit"]
             return retry_matching(wanted, limit=limit, progress=progress, **place, **about)

@@ -12,6 +12,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import reset_queries
 
 from .text import plain, table
 
@@ -67,20 +68,24 @@ class Screen:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("nothing was changed", returncode=1)
 
-    def progress(self, total: int) -> Progress | None:
+    def progress(self, total: int) -> Progress:
         """Return a reporter for long work: on a terminal, or where it was asked for."""
         live = self.stderr.isatty()
-        return Progress(self, total, live=live) if live or self.always_progress else None
+        return Progress(self, total, live=live, silent=not live and not self.always_progress)
 
 
 class Progress:
     """Says how far it is, once a second."""
 
-    def __init__(self, screen: Screen, total: int, *, live: bool) -> None:
-        self.screen, self.total, self.live = screen, total, live
+    def __init__(self, screen: Screen, total: int, *, live: bool, silent: bool) -> None:
+        self.screen, self.total, self.live, self.silent = screen, total, live, silent
         self.said = 0.0
 
     def __call__(self, looked_at: int) -> None:
+        # With DEBUG, Django keeps the text of the last 9,000 statements: 1,000 ids in each.
+        reset_queries()
+        if self.silent:
+            return
         last = looked_at >= self.total
         if time.monotonic() - self.said < 1 and not last:
             return
