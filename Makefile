@@ -11,11 +11,11 @@ CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix bench clean
+.PHONY: help demo test check matrix bench bench-admin clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
-	do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
+	do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 demo: $(INSTALLED) ## Run the site with a worker and sample messages, until Ctrl-C (PORT=8000)
 	@DATABASE_URL="$${DEMO_DATABASE_URL:-sqlite:///demo.sqlite3}" exec $(BIN)/python manage.py demo --port $(PORT)
@@ -36,6 +36,9 @@ matrix: ## Run the tests on each supported pair of Python and Django
 
 bench: $(INSTALLED) ## Measure pickup latency, idle cost and drain rate on a private PostgreSQL
 	@exec $(BIN)/python -m benchmarks.worker $(ARGS)
+
+bench-admin: $(INSTALLED) ## Measure the pages of the admin beside a million poison records
+	@exec $(BIN)/python -m benchmarks.admin $(ARGS)
 
 clean: ## Remove environments, databases, caches
 	rm -rf $(VENV) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

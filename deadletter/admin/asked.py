@@ -33,7 +33,7 @@ FIELDS = (
 #: Found by an index that also knows the time, the narrowest first.
 INDEXED = ("fingerprint", "instance", "stream", "exception", "name", "queue")
 #: Records looked at for what no index answers; a link leads on to older ones.
-REACH, REACH_FOR_TEXT = 20_000, 5_000
+REACH, REACH_FOR_TEXT = 10_000, 5_000
 
 
 @dataclass(frozen=True)
@@ -84,22 +84,16 @@ def _time(key: str, text: str) -> Any:
 @dataclass(frozen=True)
 class Window:
     """
-    The matching records, at a bounded price.
+    The matching records, newest first, at a bounded price.
 
-    What one index answers is `rows` as it is. Anything else is looked for among the newest `reach`
-    records of what an index does answer: `bounded` says that older ones were not looked at.
+    What one index answers is all there. Anything else is looked for among the newest `reach`
+    records of what an index does answer; `end` is the time of the oldest of them, None when there
+    are no older ones.
     """
 
     rows: Any
-    base: Any
-    reach: int | None
-
-    def end(self) -> Any:
-        """Return the place of the oldest record looked at, or None: everything was."""
-        if self.reach is None:
-            return None
-        places = self.base.values_list("poisoned_at", "pk")
-        return next(iter(places[self.reach - 1 : self.reach]), None)
+    end: datetime | None = None
+    reach: int = 0
 
 
 def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> Window:
@@ -107,16 +101,19 @@ def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> Windo
     first = next((key for key in INDEXED if getattr(wanted, key) is not None), None)
     names = (*INDEXED, "kind", "reason", "text")
     rest = [key for key in names if key != first and getattr(wanted, key) is not None]
-    plain = replace(wanted, **dict.fromkeys(rest)) if rest else wanted
-    base = plain.records(using).order_by("-poisoned_at", "-pk")
+    rows = wanted.records(using).order_by("-poisoned_at", "-pk")
+    if after is not None:
+        rows = rows.filter(after)
+    if not rest:
+        return Window(rows)
+    reach = REACH_FOR_TEXT if wanted.text is not None else REACH
+    base = replace(wanted, **dict.fromkeys(rest)).records(using).order_by("-poisoned_at")
     if after is not None:
         base = base.filter(after)
-    if not rest:
-        return Window(base, base, None)
-    reach = REACH_FOR_TEXT if wanted.text is not None else REACH
-    looked_at = base.order_by("-poisoned_at", "-pk").values("pk")[:reach]
-    rows = wanted.records(using).filter(pk__in=looked_at).order_by("-poisoned_at", "-pk")
-    return Window(rows, base, reach)
+    # A time, not ids: the planner can use it with whatever index it likes.
+    times = base.values_list("poisoned_at", flat=True)
+    end = next(iter(times[reach - 1 : reach]), None)
+    return Window(rows if end is None else rows.filter(poisoned_at__gte=end), end, reach)
 
 
 @dataclass(frozen=True)
@@ -127,11 +124,10 @@ class Counted:
     more: bool = False
 
 
-def count(wanted: PoisonFilter, using: str, *, limit: int = COUNT_LIMIT) -> Counted:
-    """Count up to `limit`, looking at a bounded number of records."""
-    found = window(wanted, using)
+def count(found: Window, *, limit: int = COUNT_LIMIT) -> Counted:
+    """Count up to `limit`; older ones that were not looked at are more."""
     n = int(found.rows.order_by().values("pk")[: limit + 1].count())
-    return Counted(min(n, limit), n > limit or found.end() is not None)
+    return Counted(min(n, limit), n > limit or found.end is not None)
 
 
 def jump(term: str, using: str) -> tuple[str, Any]:

@@ -13,8 +13,8 @@ from ..operations import groups as operations
 from .asked import Counted
 from .pages import alias, need, render, url
 
-#: Lines of the matrix; each has six counts.
-LINES = 40
+#: Lines of the matrix; each is a statement with six counts.
+LINES = 25
 
 
 def matrix(model_admin: Any, request: HttpRequest) -> HttpResponse:

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core import signing
 from django.core.exceptions import SuspiciousOperation
+from django.db.models.functions import Left
 from django.http import HttpRequest
 
 from ..models import Act
@@ -20,6 +21,8 @@ from .pages import alias
 AT_ONCE = 1_000
 #: Seconds a confirmation is good for.
 GOOD_FOR = 3600
+#: Records shown with a question.
+SAMPLE = 5
 _SALT = "deadletter.admin.plans"
 
 
@@ -45,6 +48,8 @@ class Plan:
     ids: tuple[int, ...] = ()
     wanted: PoisonFilter | None = None
     counted: Counted
+    #: A few of what `wanted` matches, to be shown.
+    newest: tuple[int, ...] = ()
 
     @property
     def in_background(self) -> bool:
@@ -73,11 +78,11 @@ def plan_matching(act: str, wanted: PoisonFilter, *, first: int | None = None) -
     if first is not None:
         rows = fixed.records(alias()).order_by("poisoned_at", "pk").values_list("pk", flat=True)
         return plan_ids(act, list(rows[: min(first, AT_ONCE)]))
-    counted = count(fixed, alias())
-    if counted.more or counted.n > AT_ONCE:
-        return Plan(act=act, wanted=fixed, counted=counted)
-    ids = window(fixed, alias()).rows.values_list("pk", flat=True)
-    return Plan(act=act, ids=tuple(sorted(ids[:AT_ONCE])), counted=counted)
+    found = window(fixed, alias())
+    ids = tuple(found.rows.values_list("pk", flat=True)[: AT_ONCE + 1])
+    if found.end is None and len(ids) <= AT_ONCE:
+        return Plan(act=act, ids=tuple(sorted(ids)), counted=Counted(len(ids)))
+    return Plan(act=act, wanted=fixed, counted=count(found), newest=ids[:SAMPLE])
 
 
 def read_plan(act: str, signed: str, request: HttpRequest) -> Plan | None:
@@ -103,14 +108,14 @@ def read_plan(act: str, signed: str, request: HttpRequest) -> Plan | None:
     )
 
 
-def sample(plan: Plan, *, n: int = 5) -> list[Any]:
-    """Return a few of the records of a plan, newest first, without what lists never show."""
-    rows = (
-        Selected(ids=plan.ids).records(alias()).order_by("-pk")
-        if plan.wanted is None
-        else window(plan.wanted, alias()).rows
-    )
-    return list(rows.defer("payload", "headers", "history", "verdict")[:n])
+def sample(plan: Plan) -> list[Any]:
+    """Return a few of the records of a plan, newest first, with the beginnings of their errors."""
+    if plan.wanted is None or plan.newest:
+        rows = Selected(ids=plan.newest or plan.ids).records(alias()).order_by("-pk")
+    else:  # the question is asked again: something in the form was wrong
+        rows = window(plan.wanted, alias()).rows
+    light = rows.defer("payload", "headers", "history", "last_error", "verdict")
+    return list(light.annotate(start=Left("last_error", 200))[:SAMPLE])
 
 
 ACTS = (Act.RETRY, Act.REMOVE)

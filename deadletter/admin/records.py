@@ -74,7 +74,8 @@ def read_page(asked: Asked, given: QueryDict) -> Page:
     read = read[:PER_PAGE]
     if backwards:
         read.reverse()
-    end = found.end() if not more and not backwards else None
+    # Everything of that time was looked at: 1 stands for the place before its first record.
+    end = (found.end, 1) if found.end and not more and not backwards else None
 
     def link(key: str, place: tuple[datetime, int]) -> str:
         text = f"{place[0].isoformat()}_{place[1]}"
@@ -87,7 +88,7 @@ def read_page(asked: Asked, given: QueryDict) -> Page:
         older=link("older", _at(read[-1])) if read and has_older else "",
         newer=link("newer", _at(read[0])) if read and has_newer else "",
         further=link("older", end) if end else "",
-        looked_at=found.reach or 0,
+        looked_at=found.reach,
     )
 
 

@@ -86,10 +86,14 @@ class PoisonRecord(models.Model):
         )
         indexes = (
             models.Index(fields=["poisoned_at", "id"], name="deadletter_poison_time"),
-            models.Index(fields=["queue", "poisoned_at"], name="deadletter_poison_queue"),
-            models.Index(fields=["fingerprint", "poisoned_at"], name="deadletter_poison_group"),
-            models.Index(fields=["name", "poisoned_at"], name="deadletter_poison_name"),
-            models.Index(fields=["exception", "poisoned_at"], name="deadletter_poison_cause"),
+            # With the id, in the order of the lists: otherwise the planner may prefer to walk
+            # through time, past everything else, to a group that ended long ago.
+            models.Index(fields=["queue", "poisoned_at", "id"], name="deadletter_poison_queue"),
+            models.Index(
+                fields=["fingerprint", "poisoned_at", "id"], name="deadletter_poison_group"
+            ),
+            models.Index(fields=["name", "poisoned_at", "id"], name="deadletter_poison_name"),
+            models.Index(fields=["exception", "poisoned_at", "id"], name="deadletter_poison_cause"),
             models.Index(
                 fields=["stream", "message_id"],
                 name="deadletter_poison_stream",
@@ -99,6 +103,12 @@ class PoisonRecord(models.Model):
                 fields=["instance", "id"],
                 name="deadletter_poison_instance",
                 condition=~Q(instance=None),
+            ),
+            # How many streams a group holds up.
+            models.Index(
+                fields=["fingerprint"],
+                name="deadletter_poison_halting",
+                condition=Q(halts=True),
             ),
             # Which streams stand still: read by every claim that meets a stream.
             models.Index(

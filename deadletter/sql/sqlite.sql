@@ -394,13 +394,24 @@ WITH RECURSIVE g(fingerprint) AS (
     SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > g.fingerprint)
       FROM g WHERE g.fingerprint IS NOT NULL
 )
-SELECT g.fingerprint,
-       (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
-       (SELECT MAX(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint)
-           AS last_seen
-  FROM g WHERE g.fingerprint IS NOT NULL
- ORDER BY last_seen DESC, g.fingerprint
- LIMIT %(limit)s OFFSET %(offset)s;
+SELECT page.fingerprint,
+       (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = page.fingerprint),
+       page.last_seen,
+       -- the page is known: only its groups are counted, and only so far
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = page.fingerprint LIMIT %(counted)s) AS c),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = page.fingerprint AND p.halts
+                               LIMIT %(halted)s) AS h),
+       (SELECT p.id FROM deadletter_poison p WHERE p.fingerprint = page.fingerprint
+         ORDER BY p.poisoned_at DESC LIMIT 1)
+  FROM (SELECT g.fingerprint,
+               (SELECT MAX(p.poisoned_at) FROM deadletter_poison p
+                 WHERE p.fingerprint = g.fingerprint) AS last_seen
+          FROM g WHERE g.fingerprint IS NOT NULL
+         ORDER BY last_seen DESC, g.fingerprint
+         LIMIT %(limit)s OFFSET %(offset)s) AS page
+ ORDER BY page.last_seen DESC, page.fingerprint;
 
 -- read_names --
 WITH RECURSIVE g(name) AS (
