@@ -85,7 +85,11 @@ def export(model_admin: Any, request: HttpRequest) -> HttpResponseBase:
         return HttpResponseRedirect(url(model_admin, "records"))
     wanted = asked.wanted.fixed(alias()) if ids is None else Selected(ids=tuple(ids[:AT_ONCE]))
     lines: Iterator[str] = operations.export_poison(
-        wanted, format=format, payloads=allowed.payload, using=alias()
+        wanted,
+        format=format,
+        payloads=allowed.payload,
+        by=request.user.get_username(),
+        using=alias(),
     )
     text = gettext("Exported poison as %(format)s: %(filter)s")
     shown = {"ids": len(ids)} if ids is not None else wanted.as_dict()

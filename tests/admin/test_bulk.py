@@ -6,15 +6,18 @@ import csv
 import io
 import json
 import re
+import shlex
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.core import signing
+from django.core.management import call_command
 from django.test import Client
 
 from deadletter import operations
 from deadletter.admin import plans
+from deadletter.admin.command_line import command_for
 from deadletter.models import AuditEntry, BulkJob, Message, PoisonRecord, Queue
 
 from .conftest import url
@@ -273,6 +276,8 @@ def test_an_export_as_json_lines_is_redacted(admin_client: Client, poisoned) -> 
     assert row["id"] == one.pk
     assert row["payload"] == {"to": 1, "token": "[redacted]"}
     assert "Exported poison as jsonl" in LogEntry.objects.get().change_message
+    audit = AuditEntry.objects.get()
+    assert (audit.act, audit.by, audit.done) == ("export", "admin", 1)
 
 
 def test_an_export_as_csv_runs_no_formula(admin_client: Client, poisoned) -> None:
@@ -299,6 +304,36 @@ def test_an_export_by_get_is_refused(admin_client: Client, poisoned) -> None:
 
     assert admin_client.get(url("poisonrecord", "export")).status_code == 405
     assert not LogEntry.objects.exists()
+
+
+def test_a_command_to_copy_does_the_same(admin_client: Client, poisoned, counts) -> None:
+    """What a page offers to copy is understood by the command, whatever is in it."""
+    Queue.objects.create(name="other")
+    hostile = 'it\'s $(rm) "here"; --all'
+    first, second = poisoned(stream=hostile), poisoned(queue="other")
+    pages = {
+        url("poisonrecord", "retry", first.pk): {first.pk},
+        url("poisonrecord", "remove", second.pk): {second.pk},
+        url("poisonrecord", "bulk", "retry") + f"?ids={first.pk}&ids={second.pk}": {
+            first.pk,
+            second.pk,
+        },
+    }
+
+    for page in pages:
+        words = shlex.split(admin_client.get(page).context["command"])
+        assert words[:2] == ["manage.py", "deadletter"]
+        call_command(*words[1:], "--dry-run", "--yes")
+    wanted = operations.PoisonFilter(
+        stream=hostile, reason=2, since=first.poisoned_at, up_to=second.pk
+    )
+    words = shlex.split(command_for("remove", wanted, why="…"))
+    out = io.StringIO()
+    call_command(*words[1:], "--yes", stdout=out)
+
+    assert counts() == {"dead": 1}
+    assert PoisonRecord.objects.get() == second
+    assert command_for("retry", operations.PoisonFilter()) == "manage.py deadletter retry --all"
 
 
 def test_the_buttons_of_the_list_send_what_the_views_read(admin_client: Client, poisoned) -> None:
