@@ -70,7 +70,7 @@ def _question(
     if request.method == "POST":
         problems.append(gettext("Say why: others will ask."))
     return Question(
-        title=str(act.label),
+        title=f"{act.button(len(willing))}?" if willing else str(act.label),
         button=act.button(len(willing)),
         says=act.says(willing) if willing else [gettext("There is nothing to do.")],
         subjects=[_subject(model_admin, m, m.state(now), refusals[m.pk]) for m in rows],

@@ -55,8 +55,7 @@ class PersonFilter(admin.SimpleListFilter):
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
-    list_display = ("id", "at", "person", "act", "what", "why_start", "result", "became")
-    list_display_links = ("id", "at")
+    list_display = ("at", "person", "act", "what", "why_start", "came_of_it")
     list_filter = (ActFilter, PersonFilter)
     ordering = ("-id",)
     search_fields = ("by", "id")
@@ -101,6 +100,11 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def why_start(self, entry: AuditEntry) -> str:
         return entry.why[:120] + "…" if len(entry.why) > 120 else entry.why
 
+    @admin.display(description=_("what came of it"))
+    def came_of_it(self, entry: AuditEntry) -> str:
+        became = self.became(entry)
+        return self.result(entry) if became == "-" else f"{self.result(entry)}: {became}"
+
     @admin.display(description=_("result"))
     def result(self, entry: AuditEntry) -> str:
         parts = [gettext("%(n)s done") % {"n": entry.done}]
@@ -135,9 +139,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         rows = entry.messages.using(entry._state.db).order_by("pk")[: NAMED + 1]
         found = list(rows)
         here = reverse("admin:deadletter_message_changelist", current_app=self.admin_site.name)
-        poison = reverse(
-            "admin:deadletter_poisonrecord_records", current_app=self.admin_site.name
-        )
+        poison = reverse("admin:deadletter_poisonrecord_records", current_app=self.admin_site.name)
         context = {
             "rows": found[:NAMED],
             "more": len(found) > NAMED,

@@ -10,6 +10,7 @@ from django.db import router
 from django.db.models import DateTimeField, Q, QuerySet, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
+from django.utils.timesince import timesince, timeuntil
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -73,9 +74,9 @@ class MessageAdmin(ReadOnlyAdmin):
         "name",
         "queue_name",
         "state",
+        "when",
         "attempts",
         "stream",
-        "available_at",
     )
     list_display_links = ("id", "name")
     list_filter = (StateFilter, QueueFilter)
@@ -213,6 +214,21 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def state(self, message: Any) -> str:
         return str(State(message.state(message.seen_at)).label)
+
+    @admin.display(description=_("when"))
+    def when(self, message: Any) -> str:
+        """Say how long it is until something happens, or since it could have."""
+        at, now = message.available_at, message.seen_at
+        if at is None:
+            return "-"
+        if at <= now:
+            return gettext("due for %(time)s") % {"time": timesince(at, now)}
+        texts = {
+            State.ACTIVE: gettext("leased for %(time)s"),
+            State.FAILED: gettext("retry in %(time)s"),
+        }
+        text = texts.get(message.state(now), gettext("in %(time)s"))
+        return text % {"time": timeuntil(at, now)}
 
     @admin.display(description=_("stages reached"))
     def stages(self, message: Message) -> str:

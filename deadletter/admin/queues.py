@@ -12,8 +12,8 @@ from django.db import models, router
 from django.db.models import ProtectedError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
-from django.utils.translation import gettext
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
@@ -73,16 +73,14 @@ class QueueAdmin(_ModelAdmin):
         "name",
         "status",
         *(state.value for state in State),
-        "max_attempts",
-        "delay",
-        "dead_messages",
-        "order",
+        "policy",
     )
     pending, scheduled, failed = map(_column, (State.PENDING, State.SCHEDULED, State.FAILED))
     active, blocked, dead = map(_column, (State.ACTIVE, State.BLOCKED, State.DEAD))
     list_select_related = ("dead_queue",)
-    list_filter = ("paused",)
     list_per_page = 50
+    # A queue is deleted on its page, one at a time: the room of the boxes is for numbers.
+    actions = None
     search_fields = ("name",)
     show_full_result_count = False
     form = QueueForm
@@ -99,6 +97,11 @@ class QueueAdmin(_ModelAdmin):
 
     class Media:
         css = {"all": ("deadletter/admin.css",)}
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        return super().changelist_view(request, {"title": _("Queues"), **(extra_context or {})})
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return QueueList
@@ -184,26 +187,12 @@ class QueueAdmin(_ModelAdmin):
         word, kind = (_("paused"), "halted") if queue.paused else (_("open"), "due")
         return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
 
-    @admin.display(description=_("retry delay"))
-    def delay(self, queue: Queue) -> str:
-        if queue.cooldown is not None:
-            return str(queue.cooldown)
-        return gettext("%(first)s doubling to %(cap)s") % {
-            "first": queue.backoff().delay(1, chance=lambda: 0.0),
-            "cap": queue.backoff_cap,
-        }
-
-    @admin.display(description=_("dead messages"))
-    def dead_messages(self, queue: Queue) -> str:
-        if queue.on_poison == OnPoison.DEAD_QUEUE:
-            return gettext("to queue %(name)s") % {"name": queue.dead_queue}
-        return {OnPoison.QUARANTINE: gettext("kept as poison")}.get(
-            OnPoison(queue.on_poison), gettext("discarded")
+    @admin.display(description=_("policy"))
+    def policy(self, queue: Queue) -> Any:
+        parts = [_tries(queue), _delay(queue), _dead_messages(queue), queue.stream_policy]
+        return format_html_join(
+            " ", '<span class="deadletter-part">{}</span>', ((part,) for part in parts)
         )
-
-    @admin.display(description=_("stream policy"), ordering="stream_policy")
-    def order(self, queue: Queue) -> str:
-        return queue.stream_policy
 
     def _situation(self, request: HttpRequest, object_id: str | None) -> dict[str, Any]:
         """What is in the queue, and the button; for the top of its page."""
@@ -225,6 +214,30 @@ class QueueAdmin(_ModelAdmin):
     def _refuse(self, request: HttpRequest, why: str, url: str) -> HttpResponse:
         self.message_user(request, why, messages.ERROR)
         return HttpResponseRedirect(url)
+
+
+def _tries(queue: Queue) -> str:
+    if queue.max_attempts is None:
+        return gettext("any number of attempts")
+    n = max(queue.max_attempts, 1)
+    return ngettext("%(n)s attempt", "%(n)s attempts", n) % {"n": n}
+
+
+def _delay(queue: Queue) -> str:
+    if queue.cooldown is not None:
+        return str(queue.cooldown)
+    return gettext("%(first)s doubling to %(cap)s") % {
+        "first": queue.backoff().delay(1, chance=lambda: 0.0),
+        "cap": queue.backoff_cap,
+    }
+
+
+def _dead_messages(queue: Queue) -> str:
+    if queue.on_poison == OnPoison.DEAD_QUEUE:
+        return gettext("dead ones to queue %(name)s") % {"name": queue.dead_queue}
+    if queue.on_poison == OnPoison.DISCARD:
+        return gettext("dead ones discarded")
+    return gettext("dead ones kept as poison")
 
 
 def _uses(queue: Queue) -> list[str]:

@@ -10,6 +10,7 @@ from django.core.paginator import Paginator
 from django.db import models, router
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Queue
@@ -58,6 +59,12 @@ class ReadOnlyAdmin(_ModelAdmin):
     def get_queryset(self, request: HttpRequest) -> Any:
         # A replica may still show what is already gone.
         return super().get_queryset(request).using(router.db_for_write(self.model))
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        title = {"title": capfirst(str(self.opts.verbose_name_plural))}
+        return super().changelist_view(request, {**title, **(extra_context or {})})
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

@@ -26,20 +26,6 @@ ALIVE = timedelta(seconds=30)
 IN_A_LIST = 3
 
 
-class AliveFilter(admin.SimpleListFilter):
-    title = _("alive")
-    parameter_name = "alive"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("yes", _("alive")), ("no", _("dead"))]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        since = clock.now(queryset.db) - ALIVE
-        if self.value() == "yes":
-            return queryset.filter(seen_at__gte=since)
-        return queryset.filter(seen_at__lt=since) if self.value() == "no" else queryset
-
-
 @admin.register(WorkerProcess)
 class WorkerProcessAdmin(ReadOnlyAdmin):
     list_display = (
@@ -47,13 +33,10 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         "status",
         "running_now",
         "served",
-        "held",
         "completed",
         "failed",
         "version",
-        "started_at",
     )
-    list_filter = (AliveFilter,)
     ordering = ("name",)
     search_fields = ("name", "host")
     search_help_text = _("The whole of a worker's name or host.")
