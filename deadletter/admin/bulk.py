@@ -200,7 +200,8 @@ def _begin(
         using=alias(),
         **terms,
     )
-    write_log(request, [job], f"{gettext('Started.')} {why}".strip())
+    started = gettext("Started.")
+    write_log(request, [job], f"{started} {why}".strip())
     tell(request, gettext("It goes on in the background; this page follows it."))
     return HttpResponseRedirect(url(model_admin, "job", job.pk))
 

@@ -121,5 +121,6 @@ def _decoded(text: str) -> Stored:
     try:
         return Stored(value=decode(text))
     except Undecodable as error:
-        problem = f"{gettext('This value cannot be decoded.')} {error}"
+        undecodable = gettext("This value cannot be decoded.")
+        problem = f"{undecodable} {error}"
         return Stored(value=Damaged(text, str(error)), problem=problem)

@@ -10,6 +10,7 @@ from django.db.models.functions import Cast
 from django.template.loader import render_to_string
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import Undecodable
 from ..failures import printable
@@ -21,6 +22,21 @@ from ..status import FailureReason
 #: Bytes of a value on a page; indentation can make it many times its stored size.
 SHOWN_LIMIT = 2 * SIZE_LIMIT
 
+_REASONS = {
+    FailureReason.TRANSPORT_UNAVAILABLE: _("transport unavailable"),
+    FailureReason.HANDLER_EXCEPTION: _("handler exception"),
+    FailureReason.VALIDATION_FAILURE: _("validation failure"),
+    FailureReason.TIMEOUT_EXCEEDED: _("timeout exceeded"),
+    FailureReason.SERIALIZATION_ERROR: _("serialization error"),
+    FailureReason.DEPENDENCY_FAILURE: _("dependency failure"),
+    FailureReason.POISON_MESSAGE: _("poison message"),
+    FailureReason.EXPIRED: _("expired"),
+    FailureReason.UNREGISTERED: _("unregistered"),
+    FailureReason.WORKER_LOST: _("worker lost"),
+    FailureReason.OPERATOR: _("operator"),
+    FailureReason.UNKNOWN: _("unknown"),
+}
+
 
 def show_json(row: models.Model, column: str) -> str:
     """Render a stored JSON value: indented, redacted; or as it is, if it cannot be decoded."""
@@ -30,7 +46,8 @@ def show_json(row: models.Model, column: str) -> str:
     try:
         text = json.dumps(redact(decode(text)), indent=2, ensure_ascii=False, default=str)
     except (Undecodable, RecursionError) as error:
-        problem = problem or f"{gettext('This value cannot be decoded.')} {error}"
+        undecodable = gettext("This value cannot be decoded.")
+        problem = problem or f"{undecodable} {error}"
         shown = redact(Damaged(text or "", str(error)))
         text = shown if isinstance(shown, str) else text
     return show_text(text, problem)
@@ -72,7 +89,8 @@ def stored_text(row: models.Model, column: str) -> tuple[str | None, str]:
     try:
         return rows.values_list(as_text, flat=True).first(), ""
     except (DatabaseError, UnicodeError) as error:
-        return None, f"{gettext('This value cannot be read.')} {printable(error, limit=500)}"
+        unreadable = gettext("This value cannot be read.")
+        return None, f"{unreadable} {printable(error, limit=500)}"
 
 
 def _entry(entry: Any) -> dict[str, Any]:
@@ -88,7 +106,7 @@ def _entry(entry: Any) -> dict[str, Any]:
 
 
 def reason_name(number: int | None) -> str:
-    return FailureReason.read(number).name.replace("_", " ").lower()
+    return str(_REASONS[FailureReason.read(number)])
 
 
 def _moment(value: Any) -> Any:

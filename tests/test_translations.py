@@ -1,0 +1,85 @@
+"""The German translation is complete, and what is shipped is what was translated."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import polib
+import pytest
+from django.conf import settings
+from django.test import Client
+from django.urls import reverse
+from django.utils.translation.template import templatize
+
+APP = Path(settings.BASE_DIR) / "deadletter"
+FILES = APP / "locale" / "de" / "LC_MESSAGES"
+CALLS = {"_", "gettext", "gettext_lazy", "ngettext", "ngettext_lazy"}
+
+
+@pytest.fixture(scope="module")
+def po() -> polib.POFile:
+    return polib.pofile(str(FILES / "django.po"))
+
+
+def test_every_string_is_translated_and_none_is_a_guess(po: polib.POFile) -> None:
+    assert [entry.msgid for entry in po if not entry.translated()] == []
+    assert [entry.msgid for entry in po if entry.fuzzy or entry.obsolete] == []
+
+
+def test_every_string_of_the_source_is_in_the_translation(po: polib.POFile) -> None:
+    """Needs no gettext: `django-admin makemessages -l de --no-location` adds what is missing."""
+    known = {entry.msgid for entry in po}
+
+    assert sorted((set(strings_of_python()) | set(strings_of_templates())) - known) == []
+
+
+def test_every_translation_has_the_placeholders_of_its_original(po: polib.POFile) -> None:
+    for entry in po:
+        wanted = placeholders(entry.msgid) | placeholders(entry.msgid_plural)
+        for text in [entry.msgstr] if entry.msgstr else entry.msgstr_plural.values():
+            assert placeholders(text) == wanted, entry.msgid
+
+
+def test_the_compiled_file_holds_the_same(po: polib.POFile) -> None:
+    compiled = polib.mofile(str(FILES / "django.mo"))
+
+    def content(file: polib.POFile | polib.MOFile) -> dict[str, object]:
+        return {entry.msgid: entry.msgstr or entry.msgstr_plural for entry in file}
+
+    assert content(compiled) == content(po)
+
+
+def test_the_pages_are_german_for_whoever_asks_for_it(admin_client: Client, db) -> None:
+    html = admin_client.get(
+        reverse("admin:deadletter_streams"), headers={"accept-language": "de"}
+    ).content.decode()
+
+    assert "Kein Strom steht still." in html
+    assert "No stream" not in html
+
+
+def strings_of_python() -> Iterator[str]:
+    for path in APP.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            if node.func.id in CALLS and node.args and isinstance(node.args[0], ast.Constant):
+                yield node.args[0].value
+
+
+def strings_of_templates() -> Iterator[str]:
+    for path in APP.rglob("*.html"):
+        for found in re.finditer(r"gettext\(u('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", code(path)):
+            yield ast.literal_eval(found[1])
+
+
+def code(template: Path) -> str:
+    """Return what Django gives to gettext for a template."""
+    return templatize(template.read_text())
+
+
+def placeholders(text: str) -> set[str]:
+    return set(re.findall(r"%\(\w+\)[sd]", text))
