@@ -66,7 +66,11 @@ def job(model_admin: Any, request: HttpRequest, job_id: int) -> HttpResponse:
         unserved=not progress.over and _unserved(),
         selection={k: v for k, v in found.entry.selection.items() if k != "up_to"},
         command=command_for(
-            found.entry.act, PoisonFilter.from_dict(found.entry.selection), why=found.entry.why
+            found.entry.act,
+            PoisonFilter.from_dict(found.entry.selection),
+            to_queue=found.entry.detail.get("queue"),
+            rate=found.entry.detail.get("rate"),
+            why=found.entry.why,
         ),
     )
 
