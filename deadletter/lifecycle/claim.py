@@ -167,8 +167,8 @@ class _Taking:
                 deaths.append(_death(id, verdict))
         self.locked |= candidates.keys()
         self._choose(candidates, runs, deaths, blocked)
-        self._lease(runs, candidates, blocked)
         dying = {death.id for death in deaths}
+        self._lease(runs, candidates, blocked, dying)
         waiting = {stream: [id for id in ids if id not in dying] for stream, ids in blocked.items()}
         # What dies is not parked first: that would wipe off whose lease ran out.
         streams.park(self.tx, waiting, exclude=self.failed | self.passed | dying)
@@ -222,13 +222,16 @@ class _Taking:
         runs: list[_Run],
         candidates: dict[Stream, list[int]],
         blocked: dict[Stream, list[int]],
+        dying: set[int],
     ) -> None:
         """Lease the runs; what is left of their streams' candidates waits for them, parked."""
         if not runs:
             return
+        ids = [id for _, run in runs for id in run]
         rows = self.tx.run(
             "lease_runs",
-            ids=[id for _, run in runs for id in run],
+            ids=ids,
+            keep=sorted({*ids, *dying}),
             runs=[n for n, (_, run) in enumerate(runs) for _ in run],
             places=[place for _, run in runs for place, _ in enumerate(run, 1)],
             token=self.token,

@@ -3,6 +3,7 @@
 -- Lock order everywhere: advisory locks of streams (by key), then rows (by id). A claim never waits for either.
 -- Streams are read as (queue_id, stream) between itself and itself, ordered by (queue_id, stream, id), and the ends of a stream
 -- with LIMIT 1 instead of EXISTS: with equality the planner was seen to read the whole table for a stream that is most of it.
+-- The guard of a lease is a COALESCE for the same reason: compared as it is, every lease was seen to be read from the claim index.
 
 -- enqueue --
 -- Store one message in a queue known by name. No row: the queue is missing, or the key is taken.
@@ -147,18 +148,32 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
 WITH wanted AS (
     SELECT * FROM unnest(%(ids)s::bigint[], %(runs)s::int[], %(places)s::int[]) AS w(id, run, place)
 ), mine AS MATERIALIZED (
-    SELECT m.ctid AS spot, m.id FROM deadletter_message m
+    SELECT m.ctid AS spot, m.id, m.queue_id, m.stream FROM deadletter_message m
      WHERE m.id = ANY(%(ids)s::bigint[])
            -- a renewal needs no stream lock: one that began before the lease ran out may have won since
        AND (m.available_at IS NULL OR m.available_at <= %(now)s)
      ORDER BY m.id
        FOR UPDATE SKIP LOCKED
 ), unbroken AS (
-    SELECT spot FROM (
-        SELECT mine.spot, w.place,
+    SELECT spot, queue_id, stream FROM (
+        SELECT mine.spot, mine.queue_id, mine.stream, w.place,
                row_number() OVER (PARTITION BY w.run ORDER BY w.place) AS got
           FROM mine JOIN wanted w ON w.id = mine.id) AS counted
      WHERE got = place
+), disowned AS (
+    -- The stream has a new holder, so what else was held of it is parked: a lease that ran out must not come alive again,
+    -- neither when a clock is set back nor for a report that began in time.
+    UPDATE deadletter_message
+       SET available_at = NULL, lease_token = NULL, worker = NULL
+     WHERE id = ANY(ARRAY(
+           SELECT old.id
+             FROM (SELECT DISTINCT queue_id, stream FROM unbroken WHERE stream IS NOT NULL) AS s
+            CROSS JOIN LATERAL (
+                  SELECT id FROM deadletter_message
+                   WHERE queue_id = s.queue_id AND stream = s.stream AND lease_token IS NOT NULL
+                     AND available_at <= %(now)s AND NOT (id = ANY(%(keep)s::bigint[]))
+                   ORDER BY id
+                     FOR UPDATE SKIP LOCKED) AS old))
 )
 UPDATE deadletter_message m
    SET attempts = m.attempts + 1, fence = m.fence + 1, lease_token = %(token)s,
@@ -213,13 +228,13 @@ WITH settled AS (
 ), gone AS (
     DELETE FROM deadletter_message m
      USING settled s
-     WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s
+     WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
        AND m.stream IS NULL
     RETURNING m.id
 ), streamed AS (
     SELECT m.id, m.queue_id, m.stream
       FROM deadletter_message m JOIN settled s ON m.id = s.id
-     WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NOT NULL
+     WHERE m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s AND m.stream IS NOT NULL
      ORDER BY hashtextextended(m.stream, m.queue_id), m.id
 )
 -- The locks first: whoever holds one of them may be waiting for a row.
@@ -232,7 +247,7 @@ SELECT id, NULL FROM gone;
 -- Delete finished messages of streams whose lock is held.
 DELETE FROM deadletter_message m
  USING unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
- WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s
+ WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- lock_streams --
@@ -258,7 +273,7 @@ SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   JOIN unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token) ON s.id = m.id
- WHERE m.lease_token = s.token AND m.available_at > %(now)s
+ WHERE m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
  ORDER BY m.id
    FOR UPDATE OF m;
 
@@ -279,7 +294,7 @@ UPDATE deadletter_message m
   FROM jsonb_to_recordset(%(rows)s::jsonb)
        AS r(id bigint, token text, reason int, error text, completed int, failed int, delay bigint,
             entry jsonb)
- WHERE m.id = r.id AND m.lease_token = r.token AND m.available_at > %(now)s
+ WHERE m.id = r.id AND m.lease_token = r.token AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.available_at, m.queue_id, m.stream;
 
 -- release --
@@ -292,7 +307,7 @@ UPDATE deadletter_message m
        released_at = CASE WHEN s.by_name THEN %(now)s ELSE m.released_at END
   FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(by_name)s::bool[], %(delays)s::bigint[])
        AS s(id, token, by_name, delay)
- WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s
+ WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- refund --
@@ -300,7 +315,7 @@ RETURNING m.id, m.queue_id, m.stream;
 UPDATE deadletter_message m
    SET lease_token = NULL, worker = NULL, attempts = GREATEST(m.attempts - 1, 0)
   FROM unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
- WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at <= %(now)s
+ WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, 'infinity') <= %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- renew --
@@ -308,7 +323,7 @@ RETURNING m.id, m.queue_id, m.stream;
 UPDATE deadletter_message m
    SET available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
   FROM deadletter_queue q, unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
- WHERE m.id = s.id AND m.lease_token = s.token AND m.available_at > %(now)s AND q.id = m.queue_id
+ WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s AND q.id = m.queue_id
 RETURNING m.id;
 
 -- wake --

@@ -101,6 +101,17 @@ RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), nam
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
           status, fence, created_at, instance, execution_id, activity_id, COALESCE(%(lease)s,
           (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)), failure_reason;
+UPDATE deadletter_message
+   SET available_at = NULL, lease_token = NULL, worker = NULL
+ WHERE lease_token <> %(token)s AND available_at <= %(now)s
+   AND id NOT IN (SELECT value FROM json_each(%(keep)s))
+   AND id IN (SELECT old.id
+                FROM (SELECT DISTINCT queue_id, stream FROM deadletter_message
+                       WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND stream IS NOT NULL) s
+                JOIN deadletter_message old
+                  ON old.queue_id = s.queue_id AND old.stream = s.stream
+                 AND old.lease_token IS NOT NULL);
+
 
 -- park --
 UPDATE deadletter_message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deadletter import FailureReason, Outgoing, send, send_many
-from deadletter.lifecycle import ClaimRequest, claim, process_batch
+from deadletter.lifecycle import ClaimRequest, LeaseLost, claim, complete, process_batch
 from deadletter.models import PoisonRecord, Queue
 
 
@@ -82,3 +82,19 @@ def test_a_claim_larger_than_one_look_is_filled(clock, counts):
 
     assert batch.ids == ids[:2_400]
     assert counts() == {"active": 2_400, "pending": 100}
+
+
+def test_a_stream_taken_over_in_part_has_one_holder_even_when_the_clock_is_set_back(clock, counts):
+    Queue.objects.create(name="q")
+    head, *rest = send_many([Outgoing("mail", stream="s") for _ in range(3)], queue="q")
+    first = claim(["q"], worker="one", lease=60)
+    clock.advance(61)
+
+    second = claim(["q"], limit=1, worker="two", lease=60)
+    clock.advance(-30)
+
+    assert (first.ids, second.ids) == ([head, *rest], [head])
+    assert counts() == {"active": 1, "blocked": 2}
+    with pytest.raises(LeaseLost) as lost:
+        complete(first.token, first.ids)
+    assert lost.value.ids == [head, *rest]
