@@ -105,7 +105,7 @@ def pages() -> list[tuple[str, str]]:
     from django.urls import reverse
     from django.utils.http import urlencode
 
-    from deadletter.models import Message, PoisonRecord
+    from deadletter.models import Message, PoisonRecord, Queue
 
     def at(page: str, *args: object, **query: Any) -> str:
         found = reverse(f"admin:deadletter_{page}", args=args)
@@ -117,6 +117,8 @@ def pages() -> list[tuple[str, str]]:
     old = PoisonRecord.objects.filter(exception="shop.Old").latest("pk")
     middle = PoisonRecord.objects.order_by("pk")[500:501].get()
     place = f"{middle.poisoned_at.isoformat()}_{middle.pk}"
+    ids = Message.objects.order_by("-pk").values_list("pk", flat=True)[:50]
+    last_messages = ",".join(str(id) for id in ids)
     records, bulk = "poisonrecord_records", "poisonrecord_bulk"
     return [
         ("groups", at("poisonrecord_changelist")),
@@ -150,13 +152,21 @@ def pages() -> list[tuple[str, str]]:
         ("confirm a removal by reason", at(bulk, "remove", reason="operator", queue="queue-0")),
         ("jobs", at("poisonrecord_jobs")),
         ("messages", at("message_changelist")),
-        ("messages that failed", at("message_changelist", state="failed")),
-        ("messages that are blocked", at("message_changelist", state="blocked")),
+        *(
+            (f"messages that are {state}", at("message_changelist", state=state))
+            for state in ("pending", "scheduled", "failed", "active", "blocked")
+        ),
+        ("messages that are active in a queue", at("message_changelist", state="active", queue=1)),
+        ("messages, last page", at("message_changelist", p=200)),
+        ("messages by stream", at("message_changelist", q=halting.stream)),
+        ("confirm a removal of messages", at("message_act", "remove", ids=last_messages)),
         ("streams", at("streams")),
         ("audit trail", at("auditentry_changelist")),
         ("workers", at("workerprocess_changelist")),
         ("a message", at("message_change", Message.objects.latest("pk").pk)),
         ("queues", at("queue_changelist")),
+        ("a queue", at("queue_change", Queue.objects.get(name="queue-1").pk)),
+        ("circuit breakers", at("breaker_changelist")),
     ]
 
 

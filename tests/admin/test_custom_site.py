@@ -1,0 +1,83 @@
+"""Every page works in an AdminSite of the project's own, and its links stay there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from deadletter import lifecycle, operations, send
+from deadletter.lifecycle import Failure
+from deadletter.models import Message, PoisonRecord, Queue
+
+PAGES = [
+    "poisonrecord/",
+    "poisonrecord/records/",
+    "poisonrecord/matrix/",
+    "poisonrecord/jobs/",
+    "poisonrecord/{poison}/change/",
+    "poisonrecord/{poison}/retry/",
+    "poisonrecord/{poison}/edit/",
+    "poisonrecord/{poison}/remove/",
+    "poisonrecord/bulk/retry/",
+    "message/",
+    "message/{message}/change/",
+    "message/act/remove/?ids={message}",
+    "message/streams/",
+    "message/streams/retry/{poison}/",
+    "queue/",
+    "queue/{queue}/change/",
+    "queue/{queue}/pause/",
+    "workerprocess/",
+    "breaker/",
+    "auditentry/",
+    "auditentry/{entry}/change/",
+]
+
+
+@pytest.fixture
+def rows(poisoned, settings) -> dict[str, Any]:
+    settings.ROOT_URLCONF = "tests.admin.two_sites"
+    queue = Queue.objects.create(name="ledger", stream_policy="halt")
+    record = poisoned("book", {"n": 1}, queue="ledger", stream="s")
+    send("book", queue="ledger", stream="s")
+    first, second = send("a", stream="slow"), send("b", stream="slow")
+    batch = lifecycle.claim(limit=1, worker="w", queues=["default"])
+    lifecycle.fail(batch.token, [Failure(first.pk, error="no")])
+    lifecycle.claim(limit=5, worker="w")
+    gone = send("c")
+    operations.remove(gone.pk, by="ada")
+    entry = operations.trail(gone.pk)[0].entry_id
+    return {"poison": record.pk, "message": second.pk, "queue": queue.pk, "entry": entry}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_of_a_page_stay_in_its_site(admin_client: Client, rows, page: str) -> None:
+    response = admin_client.get("/ops/deadletter/" + page.format(**rows))
+
+    assert response.status_code == 200
+    links = re.findall(r'(?:href|action|data-part)="([^"]+)"', response.content.decode())
+    assert [link for link in links if link.startswith("/ops/deadletter/")]
+    assert [link for link in links if link.startswith("/admin/")] == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "message/act/remove/?ids={message}",
+        "message/streams/remove/{poison}/",
+        "queue/{queue}/pause/",
+        "poisonrecord/{poison}/retry/",
+    ],
+)
+def test_an_act_leads_back_into_its_site(admin_client: Client, rows, place: str) -> None:
+    here = "/ops/deadletter/" + place.format(**rows)
+
+    response = admin_client.post(here, {"ids": rows["message"], "message": rows["poison"]})
+
+    assert response.status_code in (200, 302)
+    if response.status_code == 302:
+        assert response["Location"].startswith("/ops/")
+    assert Message.objects.count() + PoisonRecord.objects.count() > 0
