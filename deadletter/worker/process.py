@@ -22,6 +22,8 @@ from .registry import Registry, registry
 from .shutdown import Shutdown
 from .wakeup import Listener
 
+#: Seconds after which a signal is noticed at the latest.
+SIGNALS = 0.5
 #: Exit code that asks a supervisor for a fresh process at once (EX_TEMPFAIL).
 RECYCLE = 75
 
@@ -81,7 +83,10 @@ class WorkerProcess:
         # to wait for would wait for itself.
         pump = threading.Thread(target=self._pump, name="deadletter-pump", daemon=True)
         pump.start()
-        pump.join()
+        while pump.is_alive():
+            # Not without end: a signal that comes just before the wait, or to another thread, wakes
+            # nobody, and its handler runs only when this thread does.
+            pump.join(SIGNALS)
         self._end()
         if self._crash is not None:
             raise self._crash

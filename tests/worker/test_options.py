@@ -48,7 +48,7 @@ def test_a_queue_paused_while_the_worker_runs_is_skipped_until_it_is_resumed(wor
     Queue.objects.create(name="open")
     passing = send("sample.work", {}, queue="open").pk
     workers.wait_for("finish", id=passing)
-    assert rows() == {held: 0}
+    wait_until(lambda: rows() == {held: 0}, why=worker.text)
     Queue.objects.filter(name="default").update(paused=False)
 
     workers.wait_for("finish", id=held)

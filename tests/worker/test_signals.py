@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +49,22 @@ def test_a_stop_lets_the_running_handler_finish_and_gives_the_rest_back_uncounte
     assert leases() == []
     assert not WorkerProcess.objects.exists()
     assert "Traceback" not in worker.text()
+
+
+def test_a_signal_that_another_thread_received_is_not_missed(workers: Workers):
+    """
+    The main thread waits; what it is not woken by, or misses as it falls asleep, it must look for.
+    """
+    worker = workers.start("--poll", 0.1).wait_ready()
+    send("sample.work", {})
+    workers.wait_for("finish")
+    threads = [int(path.name) for path in Path(f"/proc/{worker.pid}/task").iterdir()]
+    other = max(thread for thread in threads if thread != worker.pid)
+
+    tgkill = 234 if platform.machine() == "x86_64" else 131
+    assert ctypes.CDLL(None).syscall(tgkill, worker.pid, other, signal.SIGTERM) == 0
+
+    assert worker.wait(10) == 0, worker.text()
 
 
 def test_past_the_grace_the_running_handler_is_given_back_uncounted(workers: Workers):
