@@ -10,12 +10,12 @@ from django.db import router
 from django.db.models import Q
 from django.http import HttpRequest
 from django.template.loader import render_to_string
-from django.urls import reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..failures import printable
 from ..models import Act, AuditedMessage, AuditEntry
+from .links import link
 from .readonly import ReadOnlyAdmin, as_id
 from .showing import show_text
 
@@ -138,14 +138,13 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def touched(self, entry: AuditEntry) -> str:
         rows = entry.messages.using(entry._state.db).order_by("pk")[: NAMED + 1]
         found = list(rows)
-        here = reverse("admin:deadletter_message_changelist", current_app=self.admin_site.name)
-        poison = reverse("admin:deadletter_poisonrecord_records", current_app=self.admin_site.name)
+        site = self.admin_site.name
         context = {
             "rows": found[:NAMED],
             "more": len(found) > NAMED,
             "limit": NAMED,
-            "messages_url": here,
-            "poison_url": poison,
+            "messages_url": link(site, "message_changelist"),
+            "poison_url": link(site, "poisonrecord_records"),
         }
         return render_to_string("admin/deadletter/touched.html", context)
 

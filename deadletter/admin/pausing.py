@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -15,17 +14,15 @@ from .. import operations
 from ..exceptions import UnknownQueue
 from ..models import Queue, State
 from .confirm import Question, Subject, answered_why, ask, came_from, log_act
+from .links import link
 
 
 def rows_url(model_admin: Any, queue: Queue, state: str) -> str:
     """Return the list of the messages of a queue that are in this state."""
     site = model_admin.admin_site.name
     if state == State.DEAD:
-        page, query = "poisonrecord_records", {"queue": queue.name}
-    else:
-        page, query = "message_changelist", {"queue": str(queue.pk), "state": str(state)}
-    here = reverse(f"admin:deadletter_{page}", current_app=site)
-    return f"{here}?{urlencode(query)}"
+        return link(site, "poisonrecord_records", queue=queue.name)
+    return link(site, "message_changelist", queue=queue.pk, state=str(state))
 
 
 def pause_url(model_admin: Any, queue: Queue) -> str:

@@ -60,9 +60,8 @@ def _column(state: State) -> Any:
     @admin.display(description=state.label)
     def show(self: Any, queue: Any) -> Any:
         count: Capped = queue.counts[state]
-        if not count:
-            return "0"
-        return format_html('<a href="{}">{}</a>', rows_url(self, queue, state), count)
+        url = rows_url(self, queue, state)
+        return format_html('<a href="{}">{}</a>', url, count) if url and count else str(count)
 
     return show
 

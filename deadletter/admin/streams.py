@@ -24,6 +24,7 @@ from ..operations.streams import COUNTED
 from .acting import act_url, may
 from .confirm import Question, Subject, answered_why, ask, came_from, log_act
 from .counts import Capped
+from .links import link
 from .message_acts import ACTS, REMOVE, RETRY
 
 #: Streams on the page.
@@ -207,11 +208,11 @@ def _holder_url(site_name: str, held: HeldStream) -> str:
         return _poison_url(site_name, held.poison_id)
     if held.message_id is None:
         return ""
-    return reverse("admin:deadletter_message_change", args=[held.message_id], current_app=site_name)
+    return link(site_name, "message_change", held.message_id)
 
 
 def _poison_url(site_name: str, id: int) -> str:
-    return reverse("admin:deadletter_poisonrecord_change", args=[id], current_app=site_name)
+    return link(site_name, "poisonrecord_change", id)
 
 
 def _capped(n: int) -> Capped:

@@ -9,7 +9,6 @@ from django.contrib import admin
 from django.db.models import DateTimeField, Q, Value
 from django.http import HttpRequest
 from django.template.loader import render_to_string
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.timesince import timesince
 from django.utils.translation import gettext
@@ -17,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import clock
 from ..models import Breaker, WorkerProcess
+from .links import link
 from .readonly import ReadOnlyAdmin
 from .showing import show_text
 
@@ -98,11 +98,9 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         """Add what passed since the worker told; link to the message."""
         id, seconds = entry.get("id"), entry.get("seconds")
         known = isinstance(id, int)
-        site = self.admin_site.name
-        url = reverse("admin:deadletter_message_change", args=[id], current_app=site)
         return {
             "label": f"{entry.get('name', '')} #{id}",
-            "url": url if known else "",
+            "url": link(self.admin_site.name, "message_change", id) if known else "",
             "since": _elapsed(seconds, worker.seen_at, worker.now),
         }
 

@@ -63,6 +63,16 @@ def test_the_links_of_a_page_stay_in_its_site(admin_client: Client, rows, page: 
     assert [link for link in links if link.startswith("/admin/")] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_site_may_have_one_of_the_models_only(admin_client: Client, rows, page: str) -> None:
+    here = f"/only-{page.partition('/')[0]}/deadletter/"
+
+    response = admin_client.get(here + page.format(**rows))
+
+    assert response.status_code == 200
+    assert 'href="/admin/' not in response.content.decode()
+
+
 @pytest.mark.parametrize(
     "place",
     [

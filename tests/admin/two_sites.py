@@ -11,4 +11,15 @@ ops = admin.AdminSite(name="ops")
 for model in (AuditEntry, Breaker, Message, PoisonRecord, Queue, WorkerProcess):
     ops.register(model, type(admin.site.get_model_admin(model)))
 
-urlpatterns = [path("admin/", admin.site.urls), path("ops/", ops.urls)]
+#: Sites that have one model each: links to the others must not break their pages.
+alone = {}
+for model in (AuditEntry, Breaker, Message, PoisonRecord, Queue, WorkerProcess):
+    site = admin.AdminSite(name=f"only-{model._meta.model_name}")
+    site.register(model, type(admin.site.get_model_admin(model)))
+    alone[model._meta.model_name] = site
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("ops/", ops.urls),
+    *(path(f"only-{name}/", site.urls) for name, site in alone.items()),
+]
