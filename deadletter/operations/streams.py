@@ -45,6 +45,8 @@ def list_streams(*, limit: int = 50, using: str | None = None) -> list[HeldStrea
     """List halted streams, then those blocked the longest."""
     alias = alias_of(using)
     halted = _halted(alias, limit)
+    if len(halted) >= limit:
+        return halted  # each stream costs several probes: none for what would not be listed
     known = {(stream.queue, stream.stream) for stream in halted}
     blocked = [s for s in _blocked(alias, limit) if (s.queue, s.stream) not in known]
     return [*halted, *blocked][:limit]
@@ -108,7 +110,7 @@ def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | 
         message_id=halt.message_id if halt else head.pk if head else None,
         message_name=holder.name if holder else "",
         until=head.available_at if why == "waiting" and head else None,
-        waiting=parked.order_by().values("pk")[: COUNTED + 1].count(),
+        waiting=parked.order_by().values("pk")[: COUNTED + 1].count() if first else 0,
         since=first.created_at if first else None,
         next_id=first.pk if first else None,
         failed=head is not None and head.state(now) == State.FAILED,
