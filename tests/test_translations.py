@@ -27,6 +27,7 @@ def po() -> polib.POFile:
 def test_every_string_is_translated_and_none_is_a_guess(po: polib.POFile) -> None:
     assert [entry.msgid for entry in po if not entry.translated()] == []
     assert [entry.msgid for entry in po if entry.fuzzy or entry.obsolete] == []
+    assert [entry.msgid for entry in po if entry.previous_msgid_plural] == []
 
 
 def test_every_string_of_the_source_is_in_the_translation(po: polib.POFile) -> None:
