@@ -303,9 +303,11 @@ def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
     """What the statement `fail` writes. Nothing is marked or remembered of an unregistered name."""
     reason = FailureReason.read(failure.reason)
     error = printable(failure.error)
-    entry = None
+    entry: dict[str, Any] | None = None
     if reason is not FailureReason.UNREGISTERED:
         entry = {"reason": int(reason), "error": error}
+        if failure.seconds is not None:
+            entry["seconds"] = round(failure.seconds, 3)
         for key in ("traceback", "exception", "frame"):
             if text := getattr(failure, key):
                 entry[key] = printable(text)

@@ -43,6 +43,8 @@ class Claimed:
     token: str
     #: Why the attempt before this one failed.
     last_failure: FailureReason | None = None
+    #: When its handler was called, on the monotonic clock; 0.0 before.
+    started: float = field(default=0.0, repr=False)
     _payload: Any = field(default=_UNREAD, repr=False)
 
     @property
@@ -149,6 +151,8 @@ class Failure:
     traceback: str = ""
     exception: str = ""
     frame: str = ""
+    #: How long the handler ran.
+    seconds: float | None = None
     token: str | None = None
 
 

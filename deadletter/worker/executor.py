@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from django.conf import settings
 from django.db import close_old_connections, connections, reset_queries, transaction
@@ -91,6 +92,7 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
         message.max_attempts = handler.max_attempts
         if handler.max_attempts is not None and message.attempt > max(handler.max_attempts, 1):
             return _exhausted(message)
+    message.started = monotonic()
     return handler
 
 
@@ -242,6 +244,7 @@ def failure(
         traceback=described.traceback,
         exception=described.exception,
         frame=described.frame,
+        seconds=monotonic() - message.started if message.started else None,
         token=message.token,
     )
 

@@ -281,3 +281,17 @@ def test_a_failure_is_logged_without_the_payload(clock, handles, caplog):
     assert f"failed message mail {message.id} of queue default, attempt 1 of 5" in record.message
     assert "hunter2" not in record.message
     assert "\n" not in record.message
+
+
+def test_the_history_says_how_long_the_handler_ran(clock, handles):
+    def slow(message):
+        message.started -= 2.5  # as if it had begun that much earlier
+        raise ValueError("no")
+
+    handles("slow", slow)
+    message = send("slow")
+
+    testing.drain()
+
+    entry = Message.objects.get(pk=message.pk).history[0]
+    assert 2.5 <= entry["seconds"] < 3.5
