@@ -99,7 +99,7 @@ def _control(model_admin: Any, request: HttpRequest, found: BulkJob) -> HttpResp
         tell(request, gettext("There is no such act."), messages.ERROR)
         return here
     try:
-        operations.control_job(found.pk, wanted, using=alias())
+        operations.control_job(found.pk, wanted, by=request.user.get_username(), using=alias())
     except ValueError:
         tell(request, gettext("The job is over: there is nothing to change."), messages.WARNING)
         return here

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ..failures import printable
 from ..lifecycle.enqueue import send
 from ..lifecycle.recover import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
@@ -166,18 +167,29 @@ def step_job(job_id: int, *, using: str | None = None) -> bool:
     return in_transaction(work, using=alias)
 
 
-def control_job(job_id: int, state: str, *, using: str | None = None) -> BulkJob:
-    """Pause, resume or cancel a job. Raises ValueError when it is over."""
+def control_job(
+    job_id: int, state: str, *, by: str | None = None, using: str | None = None
+) -> BulkJob:
+    """
+    Pause, resume or cancel a job; its audit entry says who did, and when.
+
+    Raises: ValueError when it is over.
+    """
     alias = alias_of(using)
 
     def work(tx: Transaction) -> BulkJob:
-        job = BulkJob.objects.using(alias).select_for_update().get(pk=job_id)
+        jobs = BulkJob.objects.using(alias).select_for_update(of=("self",))
+        job = jobs.select_related("entry").get(pk=job_id)
         if job.state in (BulkJob.State.DONE, BulkJob.State.CANCELLED):
             raise ValueError(f"job {job.pk} is {job.state}; it cannot be changed any more")
         resumed = state == BulkJob.State.RUNNING != job.state
         job.state = BulkJob.State(state)
         job.updated_at = tx.time()
         job.save(using=alias, update_fields=["state", "updated_at"])
+        step = {"state": job.state.value, "by": printable(by or "", limit=200)}
+        steps = [*job.entry.detail.get("steps", []), {**step, "at": tx.time().isoformat()}]
+        job.entry.detail = {**job.entry.detail, "steps": steps}
+        job.entry.save(using=alias, update_fields=["detail"])
         if resumed:
             _ask_for_more(job, alias)
         return job

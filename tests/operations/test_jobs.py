@@ -74,6 +74,21 @@ def test_a_paused_job_stands_still_and_goes_on_where_it_was(clock, counts):
     assert (job.state, job.done, PoisonRecord.objects.count()) == ("done", 25, 0)
 
 
+def test_the_trail_says_who_paused_and_resumed_a_job(clock):
+    many_dead(25)
+    job = start()
+
+    operations.control_job(job.pk, "paused", by="ada")
+    operations.control_job(job.pk, "running", by="grace")
+
+    steps = AuditEntry.objects.get().detail["steps"]
+    assert [(step["state"], step["by"]) for step in steps] == [
+        ("paused", "ada"),
+        ("running", "grace"),
+    ]
+    assert steps[0]["at"] == clock.now.isoformat()
+
+
 def test_pausing_and_resuming_in_haste_does_nothing_twice(clock, counts):
     many_dead(25)
     job = start()
