@@ -1,6 +1,8 @@
 -- Named statements for SQLite: the same names and promises as postgresql.sql, where the reasons stand.
 -- One writer at a time (BEGIN IMMEDIATE), so nothing is locked here. Arrays come as JSON and are read with json_each.
 -- Those that go with ids are read by place: a join of two json_each compares every pair.
+-- halts is said twice, halts AND halts = 1: SQLite takes a partial index only for the very words of its condition, and Django 5.2
+-- writes the one, Django 6.1 the other.
 -- Streams come one at a time (queue_id, stream). Durations are microseconds; django_format_dtdelta adds them.
 
 -- enqueue --
@@ -52,7 +54,7 @@ RETURNING 'leased', id, queue_id, stream, 1, name, attempts, id,
 -- read_streams --
 SELECT %(queue_id)s, %(stream)s, q.stream_policy,
        (SELECT MIN(p.message_id) FROM deadletter_poison p
-         WHERE p.halts AND p.queue = q.name AND p.stream = %(stream)s),
+         WHERE p.halts AND p.halts = 1 AND p.queue = q.name AND p.stream = %(stream)s),
        m.id,
        COALESCE(m.available_at > %(now)s, 0), m.released_at IS NOT NULL,
        COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0), COALESCE(m.expires_at <= %(now)s, 0),
@@ -253,7 +255,7 @@ UPDATE deadletter_message
                           AND earlier.id < p.id))
                    AND NOT EXISTS (
                        SELECT 1 FROM deadletter_poison halt
-                        WHERE halt.halts AND halt.queue = q.name AND halt.stream = %(stream)s
+                        WHERE halt.halts AND halt.halts = 1 AND halt.queue = q.name AND halt.stream = %(stream)s
                           AND halt.message_id < p.id))))
 RETURNING id;
 
@@ -367,7 +369,7 @@ WITH RECURSIVE parked(queue_id, stream) AS (
 SELECT p.queue_id, p.stream
   FROM parked p JOIN deadletter_queue q ON q.id = p.queue_id
  WHERE NOT EXISTS (SELECT 1 FROM deadletter_poison halt
-                    WHERE halt.halts AND halt.queue = q.name AND halt.stream = p.stream)
+                    WHERE halt.halts AND halt.halts = 1 AND halt.queue = q.name AND halt.stream = p.stream)
    AND NOT EXISTS (SELECT 1 FROM deadletter_message awake
                     WHERE awake.queue_id = p.queue_id AND awake.stream = p.stream
                       AND awake.available_at IS NOT NULL);
@@ -412,7 +414,7 @@ SELECT page.fingerprint,
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
                                WHERE p.fingerprint = page.fingerprint LIMIT %(counted)s) AS c),
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
-                               WHERE p.fingerprint = page.fingerprint AND p.halts
+                               WHERE p.fingerprint = page.fingerprint AND p.halts AND p.halts = 1
                                LIMIT %(halted)s) AS h),
        (SELECT p.id FROM deadletter_poison p WHERE p.fingerprint = page.fingerprint
          ORDER BY p.poisoned_at DESC LIMIT 1)
