@@ -45,9 +45,25 @@ def decode(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise Undecodable(f"{type(error).__name__}: {str(error)[:200]}") from None
+    # How deep json.loads goes depends on the Python; what the door refuses is refused here too.
+    if text.count("[") + text.count("{") > DEPTH_LIMIT and _is_deeper(value, DEPTH_LIMIT):
+        raise Undecodable(f"nested deeper than {DEPTH_LIMIT} levels")
+    return value
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        nodes = [node for node in level if isinstance(node, dict | list)]
+        if not nodes:
+            return False
+        level = [
+            child for node in nodes for child in (node.values() if isinstance(node, dict) else node)
+        ]
+    return True
 
 
 def _walk(value: Any, field: str, limit: int) -> None:

@@ -128,3 +128,19 @@ def test_decoding_raises_nothing_but_undecodable(text: str):
         problem = str(error)
 
     assert len(problem) < 300
+
+
+@pytest.mark.parametrize("depth", [65, 66, 500, 3000])
+def test_what_is_nested_deeper_than_the_door_allows_cannot_be_decoded_on_any_python(depth):
+    text = "[" * depth + "1" + "]" * depth
+
+    with pytest.raises(Undecodable):
+        decode(text)
+
+
+def test_the_deepest_that_passes_the_door_reads_back_equal():
+    value: object = 1
+    for _ in range(64):
+        value = {"a": value}
+
+    assert decode(accept(value)) == value
