@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from django.conf import settings
-from django.db import connections
+from django.db import connection, connections
 
 from tests.sample.journal import DIRECTORY
 
@@ -47,6 +48,19 @@ def database_url(alias: str = "default") -> str:
     if connections[alias].vendor == "sqlite":
         return f"sqlite:///{database['NAME']}"
     return urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{database['NAME']}"))
+
+
+def _can_write() -> bool:
+    """Say whether SQLite gives the write lock to somebody else."""
+    file = sqlite3.connect(connection.settings_dict["NAME"], timeout=0.3, isolation_level=None)
+    try:
+        file.execute("BEGIN IMMEDIATE")
+        file.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        file.close()
+    return True
 
 
 class Worker:
@@ -102,6 +116,15 @@ class Worker:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def suspend(self) -> None:
+        """Stop it as a lid does, but not inside a transaction of SQLite: nobody could write."""
+        while True:
+            self.signal(signal.SIGSTOP)
+            if connection.vendor != "sqlite" or _can_write():
+                return
+            self.signal(signal.SIGCONT)
+            time.sleep(0.02)
+
     def signal_group(self, number: signal.Signals) -> None:
         """As a terminal does with Ctrl-C: the worker and all it forked."""
         os.killpg(self.pid, number)
@@ -113,6 +136,8 @@ class Worker:
             raise AssertionError(f"did not end in {patience} s:\n{self.text()}") from None
 
     def stop(self) -> int:
+        # Before that, nobody listens to signals yet, and nothing is held that could be given back.
+        self.wait_ready()
         self.signal(signal.SIGTERM)
         return self.wait()
 

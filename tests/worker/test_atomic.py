@@ -57,7 +57,7 @@ def test_the_work_of_a_handler_that_lost_its_lease_is_rolled_back(workers: Worke
     id = send("sample.effect", {"gate": "end", "note": "x"}).pk
     sleeper = workers.start("--lease", 1, "--poll", 0.1)
     workers.wait_for("start", id=id, attempt=1)
-    sleeper.signal(signal.SIGSTOP)
+    sleeper.suspend()
     other = workers.start("--lease", 30, "--poll", 0.1)
     workers.wait_for("start", id=id, attempt=2)
     workers.open("end")

@@ -21,14 +21,18 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_two_workers_execute_each_message_once(workers: Workers):
     count = 5000 if connection.vendor == "postgresql" else 1000
-    ids = send_many([Outgoing("sample.work", {}) for _ in range(count)])
-
     started = [workers.start("--concurrency", 4, "--poll", 0.1) for _ in range(2)]
+    for worker in started:
+        worker.wait_ready()
+    # One that had to start first might find nothing left to do.
+    ids = send_many([Outgoing("sample.work", {"sleep": 0.002}) for _ in range(count)])
+
     wait_until(lambda: not Message.objects.exists(), patience=60, why=started[0].text)
 
     assert [worker.stop() for worker in started] == [0, 0]
     assert Counter(line["id"] for line in workers.journal("finish")) == Counter(ids)
-    assert len({line["pid"] for line in workers.journal("finish")}) == 2
+    if connection.vendor == "postgresql":  # SQLite gives its one write lock to whoever asks most
+        assert len({line["pid"] for line in workers.journal("finish")}) == 2
     for worker in started:
         assert "database is locked" not in worker.text()
         assert {line["level"] for line in worker.lines()} == {"INFO"}
@@ -52,7 +56,11 @@ def test_a_rolling_deployment_ends_in_success_without_poison(workers: Workers):
     settings = {"UNREGISTERED": "0.1"}
     ids = send_many([Outgoing("sample.new", {}) for _ in range(10)])
     old = [workers.start("--poll", 0.05, **settings) for _ in range(3)]
-    old[0].wait_for("message_unregistered", count=2)
+    # Whichever of them gets the messages.
+    wait_until(
+        lambda: sum(len(worker.lines("message_unregistered")) for worker in old) >= 2,
+        why=old[0].text,
+    )
 
     # The first is upgraded, the other two follow later.
     assert old[0].stop() == 0

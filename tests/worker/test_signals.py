@@ -137,7 +137,7 @@ def test_a_worker_stopped_longer_than_its_lease_cannot_report_and_lives_on(worke
     id = send("sample.work", {"gate": "end"}).pk
     sleeper = workers.start("--lease", 1, "--poll", 0.1, "--name", "sleeper")
     workers.wait_for("start", id=id, attempt=1)
-    sleeper.signal(signal.SIGSTOP)
+    sleeper.suspend()
 
     other = workers.start("--lease", 30, "--poll", 0.1, "--name", "other")
     workers.wait_for("start", id=id, attempt=2)
@@ -161,7 +161,7 @@ def test_a_sole_worker_that_slept_through_its_lease_runs_the_message_once_more(w
     worker = workers.start("--lease", 1, "--poll", 0.1, "--processes", 1)
     workers.wait_for("start", id=id, attempt=1)
 
-    worker.signal(signal.SIGSTOP)
+    worker.suspend()
     wait_until(lambda: leases() == [], patience=5)
     worker.signal(signal.SIGCONT)
     workers.wait_for("start", id=id, attempt=2)
