@@ -52,8 +52,8 @@ def test_two_workers_whose_handlers_write_to_one_file_do_not_fail(workers: Worke
 
 
 def test_a_rolling_deployment_ends_in_success_without_poison(workers: Workers):
-    Queue.objects.filter(name="default").update(max_attempts=20)
-    settings = {"UNREGISTERED": "0.1"}
+    Queue.objects.filter(name="default").update(max_attempts=200)
+    settings = {"UNREGISTERED": "0.02"}  # old ones claim as well: 64 times this at the longest
     ids = send_many([Outgoing("sample.new", {}) for _ in range(10)])
     old = [workers.start("--poll", 0.05, **settings) for _ in range(3)]
     # Whichever of them gets the messages.
