@@ -117,6 +117,8 @@ class Completion:
     id: int
     status: Status | int = Status.PUBLISHED
     token: str | None = None
+    #: How long its handler took, for the counters.
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .audit import Act, AuditedMessage, AuditEntry, BulkJob
+from .count import NO_REASON, Count, Span
 from .fields import Damaged
 from .message import Kind, Message, State
 from .poison import PoisonRecord
@@ -10,17 +11,20 @@ from .queue import OnPoison, Queue, StreamPolicy
 from .worker import Breaker, WorkerProcess
 
 __all__ = [
+    "NO_REASON",
     "Act",
     "AuditEntry",
     "AuditedMessage",
     "Breaker",
     "BulkJob",
+    "Count",
     "Damaged",
     "Kind",
     "Message",
     "OnPoison",
     "PoisonRecord",
     "Queue",
+    "Span",
     "State",
     "StreamPolicy",
     "WorkerProcess",

@@ -1,0 +1,63 @@
+"""What happened, added up: per queue, name and minute, later per hour and per day."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+#: Stands in `reason` for what has none: everything but failures.
+NO_REASON = -1
+
+
+class Span(models.IntegerChoices):
+    """How much time a row covers, in seconds."""
+
+    MINUTE = 60, _("minute")
+    HOUR = 3_600, _("hour")
+    DAY = 86_400, _("day")
+
+
+class Count(models.Model):
+    """
+    What one writer saw of one name in one span of time.
+
+    A writer is a thread of a process, so that no two transactions wait for the same row. `sweep`
+    folds the rows of all writers into one without a writer, minutes into hours, hours into days.
+    Totals are sums over rows, whatever their span.
+    """
+
+    span = models.PositiveIntegerField(_("span"), choices=Span.choices)
+    at = models.DateTimeField(_("from"))
+    queue = models.CharField(_("queue"), max_length=200)
+    name = models.CharField(_("name"), max_length=200)
+    kind = models.CharField(_("kind"), max_length=20)
+    #: A FailureReason where failures are counted, NO_REASON elsewhere.
+    reason = models.SmallIntegerField(_("reason"), default=NO_REASON)
+    writer = models.CharField(_("writer"), max_length=100, blank=True, default="")
+    sent = models.BigIntegerField(_("sent"), default=0)
+    completed = models.BigIntegerField(_("completed"), default=0)
+    #: Attempts that failed, with their reason; a message may fail many times.
+    failed = models.BigIntegerField(_("failed"), default=0)
+    #: Attempts put off because nobody knew the name.
+    deferred = models.BigIntegerField(_("deferred"), default=0)
+    poisoned = models.BigIntegerField(_("poisoned"), default=0)
+    #: Poison put back by an operator, and poison removed by an operator or its retention.
+    retried = models.BigIntegerField(_("retried"), default=0)
+    removed = models.BigIntegerField(_("removed"), default=0)
+    #: Handler time of completed and failed attempts; the longest of them.
+    seconds = models.FloatField(_("seconds"), default=0)
+    longest = models.FloatField(_("longest"), default=0)
+
+    class Meta:
+        db_table = "deadletter_count"
+        verbose_name = _("count")
+        verbose_name_plural = _("counts")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("span", "at", "queue", "name", "kind", "reason", "writer"),
+                name="deadletter_count_row",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.name} {self.at:%Y-%m-%d %H:%M}"
