@@ -11,7 +11,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 
-from .. import clock, sql
+from .. import clock, sql, tracing
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
@@ -63,6 +63,8 @@ def send(
     and key is returned instead of a second one, also when two senders race.
     Raises: MessageRejected (PayloadRejected, UnknownQueue) with nothing stored.
     """
+    if (trace := tracing.context()) is not None:
+        headers = tracing.joined(headers, trace)
     item = Outgoing(name, payload, stream, delay, at, expires_in, key, priority, headers)
     values = _checked(item) | {"queue": _name("queue", queue)}
     alias = using or router.db_for_write(Message)
@@ -90,7 +92,8 @@ def send_many(
     A key that is taken yields the id of the message that holds it.
     """
     _name("queue", queue)
-    rows = [_checked(message) for message in messages]
+    trace = tracing.context()
+    rows = [_checked(message, trace) for message in messages]
     alias = using or router.db_for_write(Message)
     target = _queue(queue, alias)
     connection = connections[alias]
@@ -179,16 +182,17 @@ def _as_json(row: dict[str, Any]) -> dict[str, Any]:
 _UNUSED: dict[str, Any] = {"instance": None, "execution_id": None, "activity_id": None}
 
 
-def _checked(item: Outgoing) -> dict[str, Any]:
+def _checked(item: Outgoing, trace: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Refuse bad input at the door, naming the field; what passes, both databases can store."""
     if item.delay is not None and item.at is not None:
         raise MessageRejected("at", "give either delay or at, not both")
     limit = get_settings().payload_limit
+    headers = item.headers if trace is None else tracing.joined(item.headers, trace)
     return {
         "name": _name("name", item.name),
         "kind": Kind.MESSAGE.value,
         "payload": accept(item.payload, limit=limit),
-        "headers": _headers(item.headers, limit),
+        "headers": _headers(headers, limit),
         "stream": _label("stream", item.stream),
         "key": _label("key", item.key),
         "priority": _priority(item.priority),

@@ -22,7 +22,7 @@ def mark_deaths(tx: Transaction, groups: Mapping[int, str]) -> None:
     """Note deaths in their own transaction: `groups` are fingerprints by message id."""
     if groups:
         rows = [{"id": id, "fingerprint": group} for id, group in groups.items()]
-        tx.run("mark_deaths", rows=json.dumps(rows))
+        tx.run("mark_deaths", ids=sorted(groups), rows=json.dumps(rows))
 
 
 def mark_removed(tx: Transaction, ids: Collection[int]) -> None:

@@ -64,7 +64,12 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
         tx.run("bury", ids=buried)
     records = [row for rows in by_policy.values() for row in rows]
     if records:
-        tx.run("quarantine", by=by, rows=json.dumps([row.record() for row in records]))
+        tx.run(
+            "quarantine",
+            by=by,
+            ids=[row.id for row in records],
+            rows=json.dumps([row.record() for row in records]),
+        )
     if dying:
         tx.run("delete", ids=[row.id for row in dying])
         streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})

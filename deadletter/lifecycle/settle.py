@@ -188,7 +188,7 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
         rows.append(_recorded(failure, _NOTHING if death else _delay(failure, count, policy)))
     outcomes: Outcomes = {}
     if rows:
-        recorded = tx.run("fail", rows=json.dumps(rows), history_limit=HISTORY_LIMIT)
+        recorded = tx.run("fail", ids=ids, rows=json.dumps(rows), history_limit=HISTORY_LIMIT)
         for id, at, _queue_id, _stream in recorded:
             moment = sql.as_datetime(at, tx.connection)
             outcomes[id] = Scheduled(moment)  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ def abandoning(
         row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay")) | {"failed": 0}
         if not failure.error:
             row |= {"entry": None, "reason": None, "error": None}
-        recorded = tx.run("fail", rows=json.dumps([row]), history_limit=HISTORY_LIMIT)
+        recorded = tx.run("fail", ids=ids, rows=json.dumps([row]), history_limit=HISTORY_LIMIT)
         if force_poison or (limit is not None and count >= limit):
             verdict = "given up by its worker" if force_poison else ""
             quarantine(tx, [Death(id, verdict=verdict)], by=by)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -22,6 +23,24 @@ Stream = tuple[int, str]
 TRIES = 8
 #: SQLSTATE of serialization failure and deadlock: the whole transaction was undone, repeat it.
 _PASSING = {"40001", "40P01"}
+
+
+#: Every statement of the queue finds its rows by an index and in the order of that index. Right
+#: after a drained queue was analysed the planner takes a million messages for one, thinks every way
+#: equally cheap, and reads them all; so the other ways are closed for the transaction. jit: some
+#: versions add a huge cost for a closed way they must take all the same, and would compile it.
+_BY_INDEX = "SELECT " + ", ".join(
+    f"set_config('{name}', 'off', true)"
+    for name in (
+        "enable_seqscan",
+        "enable_bitmapscan",
+        "enable_sort",
+        "enable_incremental_sort",
+        "enable_hashjoin",
+        "enable_mergejoin",
+        "jit",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,8 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
     for left in reversed(range(TRIES)):
         try:
             with transaction.atomic(using=alias):
-                _take_write_lock(connection, nested=nested)
+                if not nested:
+                    _prepare(connection)
                 moment = clock.transaction_time(connection, nested=nested)
                 return work(Transaction(connection, moment))
         except OperationalError as error:
@@ -86,15 +106,30 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
     raise AssertionError("unreachable")
 
 
-def _take_write_lock(connection: BaseDatabaseWrapper, *, nested: bool) -> None:
+def _prepare(connection: BaseDatabaseWrapper) -> None:
+    """Make the transaction that has just begun fit for the queue. A caller's own is left alone."""
+    if connection.vendor == "sqlite":
+        _take_write_lock(connection)
+    else:
+        plan_by_index(connection)
+
+
+def plan_by_index(connection: BaseDatabaseWrapper) -> None:
+    """Close all ways but the indexes to PostgreSQL's planner until the transaction ends."""
+    raw = connection.connection
+    with raw.pipeline() if hasattr(raw, "pipeline") else nullcontext():
+        # In a pipeline it travels together with BEGIN, which would take a round trip of its own.
+        with connection.cursor() as cursor:
+            cursor.execute(_BY_INDEX)
+
+
+def _take_write_lock(connection: BaseDatabaseWrapper) -> None:
     """
     Make BEGIN IMMEDIATE of a plain BEGIN on SQLite.
 
     A transaction that reads first and writes later is refused at once when another writes in
     between; one that starts with a write waits its turn. The write changes nothing.
     """
-    if connection.vendor != "sqlite" or nested:
-        return
     if getattr(connection, "transaction_mode", None) in ("IMMEDIATE", "EXCLUSIVE"):
         return
     with connection.cursor() as cursor:

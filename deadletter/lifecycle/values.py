@@ -45,6 +45,8 @@ class Claimed:
     last_failure: FailureReason | None = None
     #: When its handler was called, on the monotonic clock; 0.0 before.
     started: float = field(default=0.0, repr=False)
+    #: The trace span of its execution; None where nothing is traced.
+    span: Any = field(default=None, repr=False)
     _payload: Any = field(default=_UNREAD, repr=False)
 
     @property

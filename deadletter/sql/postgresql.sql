@@ -3,6 +3,8 @@
 -- Lock order everywhere: advisory locks of streams (by key), then rows (by id). A claim never waits for either.
 -- Streams are read as (queue_id, stream) between itself and itself, ordered by (queue_id, stream, id), and the ends of a stream
 -- with LIMIT 1 instead of EXISTS: with equality the planner was seen to read the whole table for a stream that is most of it.
+-- Messages named by the caller are joined to what is said of them, and named once more as "= ANY": right after a drained queue
+-- was analysed the planner takes a million rows for one, and was seen to read them all in the order of their ids for a merge.
 -- The guard of a lease is a COALESCE for the same reason: compared as it is, every lease was seen to be read from the claim index.
 
 -- enqueue --
@@ -172,7 +174,6 @@ WITH wanted AS (
                   SELECT id FROM deadletter_message
                    WHERE queue_id = s.queue_id AND stream = s.stream AND lease_token IS NOT NULL
                      AND available_at <= %(now)s AND NOT (id = ANY(%(keep)s::bigint[]))
-                   ORDER BY id
                      FOR UPDATE SKIP LOCKED) AS old))
 )
 UPDATE deadletter_message m
@@ -228,13 +229,14 @@ WITH settled AS (
 ), gone AS (
     DELETE FROM deadletter_message m
      USING settled s
-     WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
        AND m.stream IS NULL
     RETURNING m.id
 ), streamed AS (
     SELECT m.id, m.queue_id, m.stream
       FROM deadletter_message m JOIN settled s ON m.id = s.id
-     WHERE m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s AND m.stream IS NOT NULL
+     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token = s.token
+       AND COALESCE(m.available_at, '-infinity') > %(now)s AND m.stream IS NOT NULL
      ORDER BY hashtextextended(m.stream, m.queue_id), m.id
 )
 -- The locks first: whoever holds one of them may be waiting for a row.
@@ -247,7 +249,7 @@ SELECT id, NULL FROM gone;
 -- Delete finished messages of streams whose lock is held.
 DELETE FROM deadletter_message m
  USING unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
- WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- lock_streams --
@@ -273,7 +275,7 @@ SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   JOIN unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token) ON s.id = m.id
- WHERE m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
  ORDER BY m.id
    FOR UPDATE OF m;
 
@@ -294,7 +296,7 @@ UPDATE deadletter_message m
   FROM jsonb_to_recordset(%(rows)s::jsonb)
        AS r(id bigint, token text, reason int, error text, completed int, failed int, delay bigint,
             entry jsonb)
- WHERE m.id = r.id AND m.lease_token = r.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = r.id AND m.lease_token = r.token AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.available_at, m.queue_id, m.stream;
 
 -- release --
@@ -307,7 +309,7 @@ UPDATE deadletter_message m
        released_at = CASE WHEN s.by_name THEN %(now)s ELSE m.released_at END
   FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(by_name)s::bool[], %(delays)s::bigint[])
        AS s(id, token, by_name, delay)
- WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- refund --
@@ -315,7 +317,7 @@ RETURNING m.id, m.queue_id, m.stream;
 UPDATE deadletter_message m
    SET lease_token = NULL, worker = NULL, attempts = GREATEST(m.attempts - 1, 0)
   FROM unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
- WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, 'infinity') <= %(now)s
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, 'infinity') <= %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- renew --
@@ -323,7 +325,7 @@ RETURNING m.id, m.queue_id, m.stream;
 UPDATE deadletter_message m
    SET available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
   FROM deadletter_queue q, unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
- WHERE m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s AND q.id = m.queue_id
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s AND q.id = m.queue_id
 RETURNING m.id;
 
 -- wake --
@@ -412,6 +414,7 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
             halts bool, max_attempts int)
   JOIN deadletter_message m ON m.id = r.id
   JOIN deadletter_queue q ON q.id = m.queue_id
+ WHERE m.id = ANY(%(ids)s::bigint[])
  ORDER BY m.id
     ON CONFLICT (message_id) DO NOTHING
 RETURNING message_id;
@@ -492,7 +495,7 @@ SELECT pg_advisory_xact_lock(key)
 UPDATE deadletter_audited_message a
    SET outcome = CASE WHEN a.fingerprint = r.fingerprint THEN 2 ELSE 3 END
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r(id bigint, fingerprint text)
- WHERE a.message_id = r.id AND a.is_open AND a.outcome IS NULL;
+ WHERE a.message_id = ANY(%(ids)s::bigint[]) AND a.message_id = r.id AND a.is_open AND a.outcome IS NULL;
 
 -- mark_removed --
 -- Say of retried messages that they were removed before they were handled.
@@ -595,6 +598,7 @@ SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload
   FROM unnest(%(ids)s::bigint[], %(delays)s::bigint[]) AS r(id, delay)
   JOIN deadletter_poison p ON p.id = r.id
   JOIN deadletter_queue q ON q.name = COALESCE(%(queue)s::text, p.queue)
- ORDER BY p.message_id
+ WHERE p.id = ANY(%(ids)s::bigint[])
+ ORDER BY p.message_id + 0 -- not by the index of that order, which would read all poison
     ON CONFLICT DO NOTHING
 RETURNING id, queue_id, stream;
