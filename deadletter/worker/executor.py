@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import close_old_connections, connections, reset_queries, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from .. import tracing
 from ..backoff import UNDECODABLE
 from ..conf import get_settings
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
@@ -64,11 +65,17 @@ def execute(
     handler = admit(message, handlers)
     if isinstance(handler, Failure):
         return handler
+    with tracing.processing(message):
+        return _run(message, handler, using, nested)
+
+
+def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) -> Report:
     before = message.status
     try:
         # A fresh context each: translations, time zones and the like end with the message.
         contextvars.copy_context().run(_call, handler, message, using, nested)
-    except _LostInCommit:
+    except _LostInCommit as lost:
+        tracing.failed(describe(lost))
         return Overtaken(message.id)
     except BaseException as error:  # noqa: BLE001 - a failure of the message, not of the worker
         if not nested:
@@ -138,6 +145,9 @@ def _finish(result: object) -> None:
 
 class _LostInCommit(Exception):
     """Rolls an atomic handler back: somebody else holds its message now."""
+
+    def __init__(self) -> None:
+        super().__init__("the lease was gone before the commit; everything was rolled back")
 
 
 def _complete(message: Claimed, using: str | None) -> None:
@@ -231,6 +241,7 @@ def failure(
         reason=reason.name,
         error=described.text,
     )
+    tracing.failed(described)
     own_limit = handler.max_attempts if handler is not None and handler.has_own_limit else None
     return Failure(
         message.id,

@@ -18,11 +18,12 @@ from queue import SimpleQueue
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
 
+from .. import tracing
 from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
 from .executor import Overtaken, Report, TookTooLong, admit, execute, failure
 from .holding import Holding, Holdings
-from .registry import Registry
+from .registry import Handler, Registry
 
 logger = logging.getLogger("deadletter")
 
@@ -219,6 +220,11 @@ class _Loop:
         handler = admit(message, self._handlers)
         if isinstance(handler, Failure):
             return handler
+        with tracing.processing(message):
+            return await self._handle(holding, handler)
+
+    async def _handle(self, holding: Holding, handler: Handler) -> Report:
+        message = holding.message
         # The deadline is the handler's own: the pump steps in only when it ignores this.
         limit = asyncio.timeout(handler.seconds)
         try:

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 
+from .. import tracing
 from ..lifecycle import Release, streams
 from ..lifecycle.settle import refunding, releasing, renewing
 from ..lifecycle.transaction import Transaction, in_transaction
@@ -109,7 +110,8 @@ class Leases:
             return
         message, handler = holding.message, holding.handler
         seconds = handler.seconds if handler else None
-        report = failure(message, handler, TookTooLong(seconds), holding.before)
+        with tracing.resumed(message):
+            report = failure(message, handler, TookTooLong(seconds), holding.before)
         if not self._executors.give_up(holding, report):
             return
         self.stuck += 1

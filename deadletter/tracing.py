@@ -1,0 +1,175 @@
+"""
+Does a trace go on from `send` to the handler? With opentelemetry-api installed, it does.
+
+The W3C context of the active span travels in the headers of the message; each execution is a span
+of its own, a child of the sender's and linked to it. Without the package, or while nobody has set
+up tracing, everything here is one check that says no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import deadletter
+
+from .exceptions import Undecodable
+from .failures import Description, describe
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError:
+    trace = None  # type: ignore[assignment]
+else:
+    # Not the one the site has chosen: baggage may be secret, and rows are kept for long.
+    _PROPAGATOR = TraceContextTextMapPropagator()
+
+if TYPE_CHECKING:
+    from .lifecycle import Claimed
+
+#: The headers of a message that carry its trace.
+FIELDS = ("traceparent", "tracestate")
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def context() -> dict[str, str] | None:
+    """Return the headers that carry the active span on; None when there is none."""
+    if trace is None:
+        return None
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier)
+    return carrier or None
+
+
+def joined(headers: Any, context: Mapping[str, str]) -> Any:
+    """Add the context, unless the sender says itself what this belongs to."""
+    if headers is None:
+        return dict(context)
+    if not isinstance(headers, Mapping):
+        return headers  # refused at the door, with the right words
+    if any(isinstance(key, str) and key.lower() in FIELDS for key in headers):
+        return headers
+    return {**headers, **context}
+
+
+def processing(message: Claimed) -> AbstractContextManager[None]:
+    """
+    Be in a span while a message meets its handler.
+
+    The messaging conventions want a link to the sender's span, and allow it as the parent where
+    one message is processed at a time. Both: the trace reads as one story, attempt by attempt,
+    also when an operator retries the message days later.
+    """
+    if trace is None:
+        return _NOTHING
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        return _NOTHING  # nobody has set up tracing
+    return _processing(message, _tracer(provider))
+
+
+def resumed(message: Claimed) -> AbstractContextManager[None]:
+    """End the span of a message in place of a handler that does not end."""
+    if message.span is None:
+        return _NOTHING
+    return _inside(message.span)
+
+
+def failed(error: Description) -> None:
+    """Mark the active span as failed. Takes no exception: its own `str` may raise."""
+    if trace is None:
+        return
+    span = trace.get_current_span()
+    if not span.is_recording():
+        return
+    span.add_event(
+        "exception",
+        {
+            "exception.type": error.exception,
+            "exception.message": error.text,
+            "exception.stacktrace": error.traceback,
+        },
+    )
+    span.set_attribute("error.type", error.exception)
+    span.set_status(trace.Status(trace.StatusCode.ERROR, error.text))
+
+
+def ids() -> dict[str, str]:
+    """Name the active span for a line of the log; empty when there is none."""
+    if trace is None:
+        return {}
+    active = trace.get_current_span().get_span_context()
+    if not active.is_valid:
+        return {}
+    return {
+        "trace_id": trace.format_trace_id(active.trace_id),
+        "span_id": trace.format_span_id(active.span_id),
+    }
+
+
+@lru_cache(maxsize=1)
+def _tracer(provider: Any) -> Any:
+    return provider.get_tracer("deadletter", deadletter.__version__)
+
+
+@contextmanager
+def _processing(message: Claimed, tracer: Any) -> Iterator[None]:
+    carrier = _carrier(message)
+    # Without one, whatever is active here is the parent: a test that drains inside its own span.
+    parent = _PROPAGATOR.extract(carrier) if carrier else None
+    sender = trace.get_current_span(parent).get_span_context() if carrier else None
+    message.span = tracer.start_span(
+        f"process {message.name}",
+        context=parent,
+        kind=trace.SpanKind.CONSUMER,
+        attributes=_attributes(message),
+        links=[trace.Link(sender)] if sender is not None and sender.is_valid else (),
+    )
+    with _inside(message.span):
+        yield
+
+
+@contextmanager
+def _inside(span: Any) -> Iterator[None]:
+    with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+        try:
+            yield
+        except BaseException as error:
+            failed(describe(error))
+            raise
+        finally:
+            # The other of the two, the handler's thread and the pump, may have ended it.
+            if span.is_recording():
+                span.end()
+
+
+def _carrier(message: Claimed) -> dict[str, str]:
+    """Read the context of a message; rows may hold anything."""
+    if message.raw_headers is None:
+        return {}
+    try:
+        headers: Any = message.headers
+    except Undecodable:
+        return {}
+    if not isinstance(headers, Mapping):
+        return {}
+    found = {key.lower(): value for key, value in headers.items() if isinstance(value, str)}
+    return {key: found[key] for key in FIELDS if key in found}
+
+
+def _attributes(message: Claimed) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {
+        "messaging.system": "deadletter",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": message.queue,
+        "messaging.message.id": str(message.id),
+        "messaging.deadletter.message.name": message.name,
+        "messaging.deadletter.attempt": message.attempt,
+    }
+    if message.stream is not None:
+        attributes["messaging.deadletter.stream"] = message.stream
+    return attributes
