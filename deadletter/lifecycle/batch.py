@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic
 
 from . import settle, streams
 from .claim import take
@@ -51,11 +52,12 @@ def process_batch(
             outcomes |= settle.failing(tx, failed, by=worker)
         if back:
             outcomes |= settle.releasing(tx, back)
-        taken = Batch("")
+        taken, started = Batch(""), monotonic()
         if claim is not None and claim.limit:
             waiting = [id for id, what in outcomes.items() if isinstance(what, Scheduled)]
             taken = take(tx, claim, worker=worker, exclude=waiting)
         lost = sorted(ids - outcomes.keys())
-        return WorkBatch(taken.token, taken.messages, taken.dead, outcomes, lost)
+        took = monotonic() - started
+        return WorkBatch(taken.token, taken.messages, taken.dead, outcomes, lost, took)
 
     return in_transaction(work, using=using)

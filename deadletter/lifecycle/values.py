@@ -193,6 +193,8 @@ class WorkBatch(Batch):
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     lost: Sequence[int] = ()
+    #: How much of the transaction was the claim.
+    claim_seconds: float = 0.0
 
     @property
     def poisoned(self) -> list[int]:

@@ -31,6 +31,8 @@ class Settled:
     """The handler and the completion of its message were committed together: nothing to report."""
 
     id: int
+    #: How long its handler took.
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
         return failure(message, handler, error, before)
     if not nested and (left := tidy()):
         return failure(message, handler, TransactionLeftOpen(left), before)
-    return Settled(message.id) if handler.atomic else Completion(message.id, token=message.token)
+    seconds = monotonic() - message.started
+    if handler.atomic:
+        return Settled(message.id, seconds)
+    return Completion(message.id, token=message.token, seconds=seconds)
 
 
 def admit(message: Claimed, handlers: Registry) -> Handler | Failure:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
+from time import monotonic
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
@@ -21,11 +21,10 @@ from django.db import close_old_connections, connections
 from .. import tracing
 from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
+from ..logs import crash
 from .executor import Overtaken, Report, TookTooLong, admit, execute, failure
 from .holding import Holding, Holdings
 from .registry import Handler, Registry
-
-logger = logging.getLogger("deadletter")
 
 Outcome = tuple[Holding, Report | Release]
 
@@ -106,9 +105,16 @@ class Executors:
             if self._loop is not None and handler is not None and handler.is_async:
                 return self._loop.wait_for(holding)
             return execute(message, self._handlers, using=self._using)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - logged
             # Never expected; but this thread must live, and its message be settled.
-            logger.exception("message %s %s could not be executed", message.name, message.id)
+            crash(
+                "execution_failed",
+                "message {name} {message_id} of queue {queue} could not be executed",
+                error,
+                name=message.name,
+                message_id=message.id,
+                queue=message.queue,
+            )
             return Failure(message.id, error=describe(error).text, token=message.token)
 
     def finished(self, holding: Holding, report: Report) -> bool:
@@ -235,4 +241,5 @@ class _Loop:
             # The ORM's threads of async code are not ours: drop what the error may have broken.
             await sync_to_async(close_old_connections)()
             return failure(message, handler, error, holding.before)
-        return Completion(message.id, token=message.token)
+        seconds = monotonic() - message.started
+        return Completion(message.id, token=message.token, seconds=seconds)

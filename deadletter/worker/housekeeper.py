@@ -19,10 +19,11 @@ import deadletter
 
 from .. import clock
 from ..lifecycle import sweep
-from ..logs import event, logger
+from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
 from .breaker import Breakers
 from .holding import Holdings
+from .observer import Observer
 from .options import Options
 from .pump import Pump
 
@@ -68,6 +69,7 @@ class Housekeeper(threading.Thread):
             "summary": start + SUMMARY,
         }
         self.pump: Pump | None = None
+        self.observer: Observer | None = None
 
     def queues(self) -> Sequence[str]:
         """Return the queues to claim from: in the order asked for, or in no order of preference."""
@@ -100,9 +102,14 @@ class Housekeeper(threading.Thread):
             except DatabaseError:
                 # The pump reports an outage; here it only means that this round is late.
                 connections[self._options.using].close()
-            except Exception:  # noqa: BLE001 - logged
+            except Exception as error:  # noqa: BLE001 - logged
                 # Nobody else would beat the heart or notice that the supervisor is gone.
-                logger.exception("worker %s: a round of housekeeping failed", self._options.name)
+                crash(
+                    "housekeeping_failed",
+                    "worker {worker}: a round of housekeeping failed",
+                    error,
+                    worker=self._options.name,
+                )
         self._say_goodbye()
         connections.close_all()
 
@@ -118,7 +125,9 @@ class Housekeeper(threading.Thread):
             self.beat()
             self._check_memory()
         if self._is_due("sweep", SWEEP):
-            sweep(using=self._options.using, by=self._options.name)
+            found = sweep(using=self._options.using, by=self._options.name)
+            if self.observer is not None:
+                self.observer.swept(found)
             self._forget_the_dead()
         if self._is_due("summary", SUMMARY):
             self._sum_up()

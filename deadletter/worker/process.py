@@ -16,6 +16,7 @@ from .executors import Executors
 from .holding import Holdings
 from .housekeeper import Housekeeper
 from .ledger import Ledger
+from .observer import Observer
 from .options import Options
 from .pump import Pump
 from .registry import Registry, registry
@@ -32,7 +33,12 @@ class WorkerProcess:
     """Runs in the main thread until it is told to stop, or has nothing left to drain."""
 
     def __init__(
-        self, options: Options, *, handlers: Registry = registry, ledger: Ledger | None = None
+        self,
+        options: Options,
+        *,
+        handlers: Registry = registry,
+        ledger: Ledger | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.options = options
         self.woken = threading.Event()
@@ -63,6 +69,7 @@ class WorkerProcess:
             woken=self.woken,
         )
         self._housekeeper.pump = self.pump
+        self.pump.observer = self._housekeeper.observer = observer
         self._listener: Listener | None = None
 
     def run(self, shutdown: Shutdown | None = None) -> int:

@@ -25,6 +25,7 @@ from .executor import Report
 from .executors import Executors
 from .holding import Holding, Holdings
 from .leases import INTERVAL, Leases
+from .observer import Observer
 from .options import Options
 from .registry import Handler, Registry
 from .tally import Reports, Tally
@@ -89,6 +90,8 @@ class Pump:
         self._finished = 0
         #: Done once, before the first turn; repeated while the database is away.
         self.prepare: Callable[[], None] | None = None
+        #: Told what every transaction did, when somebody measures.
+        self.observer: Observer | None = None
         #: Handlers that still ran when the grace was over.
         self.abandoned = 0
 
@@ -255,7 +258,10 @@ class Pump:
                 self.leases.doubtful.add(token)
             raise
         self._reports = Reports()
+        took = monotonic() - asked
         self._settled(reports, batch)
+        if self.observer is not None:
+            self.observer.exchanged(took, reports, batch, self.tally)
         if room:
             self._claimed(batch, asked)
             self._holdings.ledger.announce(None)
@@ -296,6 +302,8 @@ class Pump:
 
     def _settled(self, reports: Reports, batch: WorkBatch) -> None:
         reports.count(batch, self.tally)
+        if self.observer is not None:
+            self.observer.handled(reports, self._holdings)
         lost = set(batch.lost)
         if unsure := lost & self._unsure:
             # The broken transaction had been committed: what is gone, or waits without a lease,
@@ -309,16 +317,19 @@ class Pump:
             self.tally.failed += sum(item.id in done for item in reports.failures)
             self.tally.released += sum(item.id in done for item in reports.releases)
         self._unsure.clear()
-        for id in (*reports.ids, *reports.settled, *reports.overtaken):
-            self._holdings.remove(id)
         for id in (*lost, *reports.overtaken):
+            held = self._holdings.get(id)
             event(
                 logging.WARNING,
                 "lease_lost",
-                "the lease of message {message_id} was gone when its outcome was reported; "
+                "the lease of message {name} {message_id} was gone when its outcome was reported; "
                 "whoever holds it now settles it",
+                name=held.message.name if held else "",
                 message_id=id,
             )
+        settled = (item.id for item in reports.settled)
+        for id in (*reports.ids, *settled, *reports.overtaken):
+            self._holdings.remove(id)
 
     def _claimed(self, batch: WorkBatch, asked: float) -> None:
         for run in batch.runs():

@@ -20,11 +20,12 @@ from django.db import connections
 from django.db.utils import Error as DatabaseError
 
 from ..lifecycle import Completion, Failure, Release, process_batch
-from ..logs import event, logger
+from ..logs import crash, event
 from ..models import Message
 from ..status import FailureReason
 from .leases import claimed_under
 from .ledger import Entry, Ledger, Stage
+from .observer import Companion
 from .process import RECYCLE
 from .registry import registry
 from .shutdown import AT_ONCE
@@ -72,7 +73,9 @@ class Supervisor:
         *,
         using: str,
         grace: float,
+        companion: Companion | None = None,
     ) -> None:
+        self._companion = companion
         self._children = [Child(name) for name in names]
         self._run_child = run_child
         self._using = using
@@ -90,11 +93,15 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         while not all(child.finished for child in self._children):
+            if self._companion is not None:
+                self._companion.keep()
             self._start_missing()
             self._wait()
             self._reap()
             self._free()
             self._hurry()
+        if self._companion is not None:
+            self._companion.stop()
         return 0
 
     def _start_missing(self) -> None:
@@ -131,9 +138,11 @@ class Supervisor:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            if self._companion is not None:
+                self._companion.leave()
             code = self._run_child(child.name, child.ledger)
-        except BaseException:  # noqa: BLE001 - logged, and the process ends
-            logger.exception("worker %s failed", child.name)
+        except BaseException as error:  # noqa: BLE001 - logged, and the process ends
+            crash("worker_failed", "worker {worker} failed", error, worker=child.name)
         finally:
             # Not the parent's exit handlers; but what handlers printed must not be lost.
             with suppress(Exception):

@@ -38,7 +38,7 @@ class Reports:
     failures: list[Failure] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     #: Settled by their own handlers' transactions: counted, not reported.
-    settled: list[int] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
     overtaken: list[int] = field(default_factory=list)
 
     def add(self, outcome: Completion | Failure | Release | Settled | Overtaken) -> None:
@@ -49,7 +49,7 @@ class Reports:
         elif isinstance(outcome, Release):
             self.releases.append(outcome)
         elif isinstance(outcome, Settled):
-            self.settled.append(outcome.id)
+            self.settled.append(outcome)
         else:
             self.overtaken.append(outcome.id)
 
