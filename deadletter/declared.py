@@ -10,9 +10,8 @@ from django.apps.registry import Apps
 from django.db import router
 
 from .conf import get_settings
+from .logs import event
 from .models import Queue
-
-logger = logging.getLogger("deadletter")
 
 
 def create_declared_queues(*, using: str, apps: Apps = installed, **kwargs: Any) -> None:
@@ -44,7 +43,7 @@ def _create(name: str, policy: dict[str, Any], using: str) -> None:
         policy.setdefault("on_poison", "dead_queue")
     queue = Queue(name=name, **policy)
     queue.save(using=using, force_insert=True)
-    logger.info("created queue %s", name)
+    event(logging.INFO, "queue_created", "created queue {queue}", queue=name)
 
 
 def _has_table(apps: Apps) -> bool:

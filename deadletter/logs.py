@@ -2,7 +2,8 @@
 One event, one line: text for people, stable keys for machines.
 
 Every line carries `event` (a name that does not change) and its fields; payloads never. Names and
-errors come from outside, so line breaks and control characters are made harmless first.
+errors come from outside, so line breaks and control characters are made harmless first. What is
+logged inside a trace names it. All events and their keys: docs/worker.md.
 """
 
 from __future__ import annotations
@@ -12,23 +13,45 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from .failures import printable
+from . import tracing
+from .failures import describe, printable
 
 logger = logging.getLogger("deadletter")
+
+#: Bytes of one value in the text of a line, and among its fields.
+SHOWN = 500
+KEPT = 4_096
 
 
 def event(level: int, kind: str, text: str, /, **fields: Any) -> None:
     """Log `text`, filled with the fields, as an event of this kind."""
     if logger.isEnabledFor(level):
-        shown = {key: _line(value) for key, value in fields.items()}
-        logger.log(level, text.format(**shown), extra={"event": kind, "fields": fields})
+        shown = {key: _shown(value) for key, value in fields.items()}
+        kept = {key: _kept(value) for key, value in fields.items()}
+        extra = {"event": kind, "fields": kept | tracing.ids()}
+        logger.log(level, text.format(**shown), extra=extra)
 
 
-def _line(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    text = printable(value, limit=500)
+def crash(kind: str, text: str, error: BaseException, /, **fields: Any) -> None:
+    """Log an exception that nobody expected, on one line with its traceback."""
+    described = describe(error)
+    trace = described.traceback[-KEPT:]
+    event(logging.ERROR, kind, text + ": {error}", **fields, error=described.text, traceback=trace)
+
+
+def one_line(text: str) -> str:
+    """Let no text look like a second line, or turn, hide or colour the rest of its own."""
     return text.replace("\n", " ⏎ ").replace("\t", " ").translate(_TURNING)
+
+
+def _shown(value: object) -> object:
+    return one_line(printable(value, limit=SHOWN)) if isinstance(value, str) else value
+
+
+def _kept(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return printable(value, limit=KEPT)
 
 
 #: Marks that would turn or hide the rest of a line on a terminal, spelled out.
@@ -39,20 +62,32 @@ _TURNING = {
 }
 
 
+class TextFormatter(logging.Formatter):
+    """`--log-format text`: one event a line, with its traceback and its trace if it has them."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", {})
+        more = [f"{key}={fields[key]}" for key in ("traceback", "trace_id") if key in fields]
+        return one_line("\n".join([super().format(record), *more]))
+
+
 class JSONFormatter(logging.Formatter):
-    """`--log-format json`: one object a line."""
+    """`--log-format json`: one object a line, in ASCII, so that nothing in it can act."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
+            **getattr(record, "fields", {}),
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname,
             "event": getattr(record, "event", "log"),
             "text": record.getMessage(),
-            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return json.dumps(line, default=printable)
 
 
 def configure(style: str | None) -> None:
@@ -60,11 +95,7 @@ def configure(style: str | None) -> None:
     if style is None and logger.hasHandlers():
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        JSONFormatter()
-        if style == "json"
-        else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    )
+    handler.setFormatter(JSONFormatter() if style == "json" else TextFormatter())
     logger.handlers = [handler]
     logger.propagate = False
     if logger.level == logging.NOTSET:

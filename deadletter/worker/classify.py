@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from concurrent.futures import CancelledError
 
 from django.core.exceptions import ValidationError
@@ -12,9 +11,8 @@ from django.db import InterfaceError, OperationalError
 
 from ..conf import get_settings
 from ..exceptions import MessageRejected, Undecodable
+from ..logs import crash
 from ..status import FailureReason
-
-logger = logging.getLogger("deadletter")
 
 
 def classify(error: BaseException) -> FailureReason:
@@ -25,8 +23,13 @@ def classify(error: BaseException) -> FailureReason:
     """
     try:
         own = getattr(error, "failure_reason", None)
-    except Exception:
-        logger.exception("failure_reason of %s raised", type(error).__name__)
+    except Exception as problem:  # noqa: BLE001 - of the application, logged
+        crash(
+            "classifier_failed",
+            "failure_reason of {exception} raised",
+            problem,
+            exception=type(error).__name__,
+        )
         own = None
     if own is not None:
         return FailureReason.read(own)
@@ -34,8 +37,13 @@ def classify(error: BaseException) -> FailureReason:
     if custom is not None:
         try:
             answer = custom(error)
-        except Exception:
-            logger.exception("DEADLETTER['CLASSIFY'] raised for %s", type(error).__name__)
+        except Exception as problem:  # noqa: BLE001 - of the application, logged
+            crash(
+                "classifier_failed",
+                "DEADLETTER['CLASSIFY'] raised for {exception}",
+                problem,
+                exception=type(error).__name__,
+            )
             answer = None
         if answer is not None:
             return FailureReason.read(answer)
