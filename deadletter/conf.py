@@ -11,6 +11,7 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.utils.module_loading import import_string
 
+from .alert_rules import AlertPolicy, read_alerts
 from .backoff import BreakerPolicy, UnregisteredBackoff
 from .durations import as_timedelta
 from .payload import SIZE_LIMIT
@@ -51,6 +52,8 @@ class Settings:
     #: First and longest delay of a message whose name no handler knows.
     unregistered_base: timedelta = timedelta(seconds=1)
     unregistered_cap: timedelta = timedelta(seconds=60)
+    #: What is worth an alert and who is told; None: nothing, nobody.
+    alerts: AlertPolicy | None = None
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -160,6 +163,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "BREAKER": _breaker,
     "UNREGISTERED_BASE": as_timedelta,
     "UNREGISTERED_CAP": as_timedelta,
+    "ALERTS": read_alerts,
 }
 _HINTS = {
     "QUEUES": 'for example {"mail": {"max_attempts": 3, "backoff_base": 10}}',
@@ -172,6 +176,8 @@ _HINTS = {
     "BREAKER": 'for example {"failures": 10, "window": 60, "cooldown": 30}',
     "UNREGISTERED_BASE": "seconds or a timedelta",
     "UNREGISTERED_CAP": "seconds or a timedelta",
+    "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
+    "see docs/alerts.md",
 }
 
 

@@ -1,7 +1,8 @@
-"""deadletter's own messages: work that operators began and a worker carries on."""
+"""deadletter's own messages: work that operators began, and notices on their way."""
 
 from __future__ import annotations
 
+from .alerts import delivery, notices
 from .lifecycle import Claimed
 from .operations import bulk
 from .worker.registry import handler
@@ -11,3 +12,17 @@ from .worker.registry import handler
 def carry_on(message: Claimed) -> None:
     """Do one piece of a bulk job. Atomic: the piece, its count and the next message are one."""
     bulk.step_job(message.payload["job"], using=message.payload.get("using"))
+
+
+@handler(
+    notices.NAME,
+    timeout=delivery.TIMEOUT,
+    max_attempts=delivery.ATTEMPTS,
+    backoff_base=delivery.BASE,
+    backoff_cap=delivery.CAP,
+    # One channel that is down must not hold back the others.
+    breaker=None,
+)
+def tell(message: Claimed) -> None:
+    """Deliver a notice to its channel. At least once: a receiver knows it by its id."""
+    delivery.deliver(message.payload)

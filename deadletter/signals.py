@@ -13,3 +13,8 @@ message_poisoned = Signal()
 poison_retried = Signal()
 #: A poison record was removed for good. Arguments: message_id, by, using.
 poison_removed = Signal()
+#: An alert began. Arguments: alert (a dict: rule, subject, since, count, …; see docs/alerts.md),
+#: using.
+alert_raised = Signal()
+#: What an alert was about has ended. Arguments: alert (as above), using.
+alert_recovered = Signal()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .alert import Alert, AlertState
 from .audit import Act, AuditedMessage, AuditEntry, BulkJob
 from .count import NO_REASON, Count, Span
 from .fields import Damaged
@@ -13,6 +14,8 @@ from .worker import Breaker, WorkerProcess
 __all__ = [
     "NO_REASON",
     "Act",
+    "Alert",
+    "AlertState",
     "AuditEntry",
     "AuditedMessage",
     "Breaker",

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ..failures import printable
+from ..lifecycle import own
 from ..lifecycle.enqueue import send
 from ..lifecycle.recover import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, AuditEntry, BulkJob, Queue
+from ..models import Act, AuditEntry, BulkJob
 from . import audit
 from .acting import PIECE, Verb, alias_of, step
 from .filters import PoisonFilter
@@ -22,7 +23,7 @@ from .poison import Terms, removal, retrial
 from .queues import require_queue
 
 #: The queue and the message name of work that goes on in the background.
-QUEUE = "deadletter"
+QUEUE = own.QUEUE
 NAME = "deadletter.bulk"
 #: Refusals whose reasons are kept; the rest is counted.
 _REASONS = 100
@@ -126,7 +127,7 @@ def start_job(
             created_at=tx.time(),
             updated_at=tx.time(),
         )
-        _own_queue(alias)
+        own.own_queue(alias)
         _ask_for_more(job, alias)
         return job
 
@@ -195,13 +196,6 @@ def control_job(
         return job
 
     return in_transaction(work, using=alias)
-
-
-def _own_queue(alias: str) -> None:
-    """Made when it is first needed: most installations never see it."""
-    if not Queue.objects.using(alias).filter(name=QUEUE).exists():
-        policy = {"max_attempts": 10, "backoff_base": 1, "backoff_cap": 60}
-        Queue(name=QUEUE, **policy).save(using=alias, force_insert=True)
 
 
 def _ask_for_more(job: BulkJob, alias: str) -> None:

@@ -542,6 +542,21 @@ SELECT page.fingerprint,
          LIMIT %(limit)s OFFSET %(offset)s) AS page
  ORDER BY page.last_seen DESC, page.fingerprint;
 
+-- read_group_times --
+-- When the groups behind a fingerprint began and last grew: index probes, however many records.
+WITH RECURSIVE g(fingerprint, n) AS (
+    SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > %(after)s), 1
+     UNION ALL
+    SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > g.fingerprint),
+           g.n + 1
+      FROM g WHERE g.fingerprint IS NOT NULL AND g.n < %(limit)s
+)
+SELECT g.fingerprint,
+       (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
+       (SELECT MAX(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint)
+  FROM g WHERE g.fingerprint IS NOT NULL
+ ORDER BY g.fingerprint;
+
 -- read_names --
 -- The message names that have poison.
 WITH RECURSIVE g(name) AS (

@@ -426,6 +426,20 @@ SELECT page.fingerprint,
          LIMIT %(limit)s OFFSET %(offset)s) AS page
  ORDER BY page.last_seen DESC, page.fingerprint;
 
+-- read_group_times --
+WITH RECURSIVE g(fingerprint, n) AS (
+    SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > %(after)s), 1
+     UNION ALL
+    SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > g.fingerprint),
+           g.n + 1
+      FROM g WHERE g.fingerprint IS NOT NULL AND g.n < %(limit)s
+)
+SELECT g.fingerprint,
+       (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
+       (SELECT MAX(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint)
+  FROM g WHERE g.fingerprint IS NOT NULL
+ ORDER BY g.fingerprint;
+
 -- read_names --
 WITH RECURSIVE g(name) AS (
     SELECT MIN(name) FROM deadletter_poison

@@ -18,6 +18,7 @@ from django.db.utils import Error as DatabaseError
 import deadletter
 
 from .. import clock
+from ..alerts import decide_when_due
 from ..lifecycle import sweep
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
@@ -34,6 +35,8 @@ QUEUES = 3.0
 HEARTBEAT = 5.0
 SWEEP = 60.0
 SUMMARY = 60.0
+#: How soon one of the workers sees that alerts are to be decided.
+ALERTS = 3.0
 #: Seconds after which a pump that does not turn no longer counts as alive.
 STALLED = 30.0
 #: The most that a backlog is counted to.
@@ -41,7 +44,7 @@ COUNTED = 10_000
 
 
 class Housekeeper(threading.Thread):
-    """Knows the queues, beats the heart, sweeps, exchanges breakers, sums up every minute."""
+    """Knows the queues, beats the heart, sweeps, exchanges breakers, decides alerts, sums up."""
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Housekeeper(threading.Thread):
             "heartbeat": start + HEARTBEAT,
             "sweep": start + random.uniform(0, SWEEP),  # noqa: S311 - spreads, hides no secret
             "summary": start + SUMMARY,
+            "alerts": start + ALERTS,
         }
         self.pump: Pump | None = None
         self.observer: Observer | None = None
@@ -131,6 +135,8 @@ class Housekeeper(threading.Thread):
             self._forget_the_dead()
         if self._is_due("summary", SUMMARY):
             self._sum_up()
+        if self._is_due("alerts", ALERTS):
+            decide_when_due(using=self._options.using)
 
     def _is_due(self, duty: str, interval: float) -> bool:
         now = monotonic()

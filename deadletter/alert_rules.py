@@ -1,0 +1,306 @@
+"""
+What is worth an alert, who is told, and how often? `DEADLETTER["ALERTS"]` as values.
+
+Everything that can be wrong is refused here, in words, when the settings are read: a rule that
+nobody notices to be broken is worse than none. No value of a secret is ever quoted.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+
+from .durations import as_timedelta
+from .failures import shown
+
+#: Each queue by itself, where a rule counts; without a queue, all of them are counted together.
+EACH = "*"
+#: A count above this would be read, row by row, every few seconds.
+LARGEST = 1_000_000
+#: Characters a signing secret has at least.
+SECRET = 16
+_PLAIN_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing to watch. What the options mean depends on the kind; see docs/alerts.md."""
+
+    kind: str
+    queue: str = ""
+    #: More than so many.
+    above: int = 0
+    #: Counted over this time.
+    within: timedelta = timedelta(minutes=5)
+    #: Longer than this.
+    after: timedelta = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """Where notices go."""
+
+    name: str
+    kind: str
+    #: Addresses; none: the site's ADMINS.
+    to: tuple[str, ...] = ()
+    sender: str | None = None
+    url: str = field(default="", repr=False)  # the address of a webhook is often a secret itself
+    #: The first signs; receivers may still know the others, while a secret is being replaced.
+    secrets: tuple[bytes, ...] = field(default=(), repr=False)
+    timeout: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertPolicy:
+    """The whole of DEADLETTER["ALERTS"]."""
+
+    rules: tuple[Rule, ...]
+    channels: tuple[Channel, ...]
+    #: Between two decisions, over all workers.
+    interval: timedelta = timedelta(seconds=15)
+    #: Between two notices of one rule; the first is sent at once.
+    digest: timedelta = timedelta(minutes=15)
+    #: How long a condition must have ended before it counts as ended.
+    recover_after: timedelta = timedelta(minutes=5)
+    #: What is still so, though nothing is new, is said again after this; None: never.
+    remind: timedelta | None = timedelta(hours=6)
+    #: "https://shop.example.org": what links in notices begin with.
+    base_url: str = ""
+    #: Whether notices quote errors.
+    errors: bool = True
+
+    def of_kind(self, kind: str) -> list[Rule]:
+        return [rule for rule in self.rules if rule.kind == kind]
+
+    def channel(self, name: str) -> Channel | None:
+        return next((channel for channel in self.channels if channel.name == name), None)
+
+
+def read_alerts(value: Any) -> AlertPolicy | None:
+    """Return the policy, or None when there is none. Raises ValueError or TypeError in words."""
+    if value is None:
+        return None
+    given = _mapping(value, "")
+    _known(given, ("rules", "channels", *_PLAIN), "")
+    for key in ("rules", "channels"):
+        if key not in given:
+            raise ValueError(f"{key!r} is missing; an empty dict means none")
+    options = {key: read(given[key], key) for key, read in _PLAIN.items() if key in given}
+    return AlertPolicy(
+        rules=tuple(_rules(given["rules"])), channels=tuple(_channels(given["channels"])), **options
+    )
+
+
+def _rules(value: Any) -> Iterable[Rule]:
+    found: dict[tuple[str, str], Rule] = {}
+    for kind, options in _mapping(value, "rules").items():
+        if kind not in KINDS:
+            raise ValueError(f"rules: unknown rule {shown(kind)} (known: {', '.join(KINDS)})")
+        # Off, without having to be taken out.
+        if options is False or options is None:
+            continue
+        for one in options if isinstance(options, list | tuple) else [options]:
+            rule = _rule(kind, one)
+            if (kind, rule.queue) in found:
+                scope = f"queue {rule.queue!r}" if rule.queue else "all queues"
+                raise ValueError(f"rules: {kind}: given twice for {scope}")
+            found[kind, rule.queue] = rule
+    return found.values()
+
+
+def _rule(kind: str, value: Any) -> Rule:
+    where = f"rules: {kind}"
+    needed, optional = KINDS[kind]
+    if value is True:
+        value = {}
+    given = _mapping(value, where)
+    _known(given, (*needed, *optional), where)
+    for key in needed:
+        if key not in given:
+            raise ValueError(f"{where}: {key!r} is missing")
+    return Rule(kind=kind, **{key: _OPTIONS[key](given[key], f"{where}: {key}") for key in given})
+
+
+def _channels(value: Any) -> Iterable[Channel]:
+    for name, options in _mapping(value, "channels").items():
+        if not (str(name).isprintable() and 0 < len(str(name)) <= 100):
+            raise ValueError(f"channels: {shown(name)} is no name")
+        where = f"channels: {name}"
+        given = _mapping(options, where)
+        kind = given.get("type")
+        if not isinstance(kind, str) or kind not in _CHANNELS:
+            raise ValueError(
+                f"{where}: 'type' must be one of {', '.join(_CHANNELS)}, got {shown(kind)}"
+            )
+        yield _CHANNELS[kind](name, given, where)
+
+
+def _email(name: str, given: Mapping[str, Any], where: str) -> Channel:
+    _known(given, ("type", "to", "from"), where)
+    to = given.get("to", ())
+    if not isinstance(to, list | tuple) or ("to" in given and not to):
+        raise TypeError(f"{where}: 'to' must be a list of addresses, got {shown(to)}")
+    for address in to:
+        _address(address, f"{where}: to")
+    if "from" in given:
+        _address(given["from"], f"{where}: from")
+    return Channel(name=name, kind="email", to=tuple(to), sender=given.get("from"))
+
+
+def _address(value: Any, where: str) -> None:
+    try:
+        validate_email(value)
+    except ValidationError:
+        raise ValueError(f"{where}: {shown(value)} is not an e-mail address") from None
+
+
+def _webhook(name: str, given: Mapping[str, Any], where: str) -> Channel:
+    _known(given, ("type", "url", "secret", "timeout", "allow_http"), where)
+    for key in ("url", "secret"):
+        if key not in given:
+            raise ValueError(f"{where}: {key!r} is missing")
+    timeout = as_timedelta(given.get("timeout", 10), field=f"{where}: timeout").total_seconds()
+    if not 0 < timeout <= 60:
+        raise ValueError(f"{where}: 'timeout' must be more than 0 and at most 60 seconds")
+    return Channel(
+        name=name,
+        kind="webhook",
+        url=_url(given["url"], where, plain=_flag(given.get("allow_http", False), where)),
+        secrets=_secrets(given["secret"], where),
+        timeout=timeout,
+    )
+
+
+def _url(value: Any, where: str, *, plain: bool) -> str:
+    """Accept https, and http to this machine or on request. The address itself is not quoted."""
+    try:
+        parts = urlsplit(value) if isinstance(value, str) else None
+        host = parts.hostname if parts else None
+        _port = parts.port if parts else None
+    except ValueError:
+        parts = host = None
+    if parts is None or not host or not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError(f"{where}: 'url' is not an address such as https://example.org/alerts")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"{where}: 'url' must not contain a user name or password")
+    if parts.scheme == "https" or (parts.scheme == "http" and (plain or host in _PLAIN_HOSTS)):
+        return str(value)
+    raise ValueError(
+        f"{where}: 'url' must be https, got {shown(parts.scheme)} (http is accepted for localhost, "
+        "or with 'allow_http': True)"
+    )
+
+
+def _secrets(value: Any, where: str) -> tuple[bytes, ...]:
+    given = value if isinstance(value, list | tuple) else [value]
+    if not given:
+        raise ValueError(f"{where}: 'secret' is empty")
+    return tuple(_secret(secret, where) for secret in given)
+
+
+def _secret(value: Any, where: str) -> bytes:
+    if not isinstance(value, str) or len(value) < SECRET:
+        raise ValueError(
+            f"{where}: 'secret' must be text of at least {SECRET} characters; make one with "
+            'python -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
+    if not value.startswith("whsec_"):
+        return value.encode()
+    try:
+        return base64.b64decode(value.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        raise ValueError(f"{where}: 'secret' begins with whsec_ but is not base64") from None
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        place = f"{where}: " if where else ""
+        # Not quoted: somebody may have put a secret in the wrong place.
+        raise TypeError(f"{place}expected a dict, got {type(value).__name__}")
+    return value
+
+
+def _known(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in given:
+        if key not in known:
+            place = f"{where}: " if where else ""
+            names = ", ".join(known) or "none"
+            raise ValueError(f"{place}unknown option {shown(key)} (known: {names})")
+
+
+def _flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{where}: expected True or False, got {shown(value)}")
+    return value
+
+
+def _some_time(value: Any, where: str) -> timedelta:
+    found = as_timedelta(value, field=where)
+    if found < timedelta(seconds=1):
+        raise ValueError(f"{where}: must be at least a second")
+    return found
+
+
+def _perhaps_never(value: Any, where: str) -> timedelta | None:
+    return None if value is None else _some_time(value, where)
+
+
+def _number(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
+        raise ValueError(f"{where}: expected 0 to {LARGEST:,}, got {shown(value)}")
+    return value
+
+
+def _queue(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 200:
+        raise ValueError(f"{where}: expected the name of a queue, or {EACH!r}, got {shown(value)}")
+    return value
+
+
+def _base_url(value: Any, where: str) -> str:
+    parts = urlsplit(value) if isinstance(value, str) and value.isprintable() else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"{where}: expected an address such as https://example.org")
+    if parts.query or parts.fragment or " " in value:
+        raise ValueError(f"{where}: paths are put behind it: leave out ? and #")
+    return str(value).rstrip("/")
+
+
+#: Options every rule of a kind needs, and those it may have.
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "new_group": ((), ("queue",)),
+    "poison_rate": (("above",), ("within", "queue")),
+    "poison_depth": (("above",), ("queue",)),
+    "oldest_age": (("after",), ("queue",)),
+    "halted_stream": ((), ("queue",)),
+    "worker_lost": ((), ("after",)),
+    "breaker_opened": ((), ()),
+    "unserved_queue": ((), ("after", "queue")),
+}
+_OPTIONS: dict[str, Callable[[Any, str], Any]] = {
+    "queue": _queue,
+    "above": _number,
+    "within": _some_time,
+    "after": _some_time,
+}
+_CHANNELS: dict[str, Callable[[str, Mapping[str, Any], str], Channel]] = {
+    "email": _email,
+    "webhook": _webhook,
+}
+_PLAIN: dict[str, Callable[[Any, str], Any]] = {
+    "interval": _some_time,
+    "digest": _some_time,
+    "recover_after": _some_time,
+    "remind": _perhaps_never,
+    "base_url": _base_url,
+    "errors": _flag,
+}

@@ -1,0 +1,243 @@
+"""
+What is new, what has ended, what is told? One transaction, by one process at a time.
+
+Everything comes from rows: the looks read what is wrong now, the table of alerts says what was
+told. The changes, and the messages that carry the notices, are committed together, so a crash
+before the commit leaves a decision that is made again, and a crash after it loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import router
+
+from .. import clock, signals
+from ..alert_rules import AlertPolicy
+from ..conf import get_settings
+from ..failures import describe
+from ..lifecycle.transaction import Transaction, in_transaction
+from ..logs import event
+from ..models import Alert, AlertState
+from . import groups, poison, waiting, workers
+from .looking import Look, Observation
+from .notices import CONTINUES, RAISED, RECOVERED, Item, announce, describe_alert
+
+#: Fields of an open alert that a look may change.
+_CHANGING = ("last_at", "count", "mark", "detail", "error")
+_TOLD = ("closed_at", "told_at", "told_mark", "settled_at")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a decision changed: keys of alerts, and how many messages carry the notice."""
+
+    raised: list[str] = field(default_factory=list)
+    recovered: list[str] = field(default_factory=list)
+    sent: int = 0
+
+
+def decide_when_due(*, using: str | None = None) -> Decision | None:
+    """Decide unless somebody did within the interval; one short read to find that out."""
+    policy = get_settings().alerts
+    if policy is None:
+        return None
+    alias = using or router.db_for_write(Alert)
+    state = AlertState.objects.using(alias).first()
+    if state is not None and not _is_due(state, clock.now(alias), policy):
+        return None
+    return in_transaction(lambda tx: _decide(tx, policy, at_once=False), using=alias)
+
+
+def decide(*, using: str | None = None) -> Decision | None:
+    """
+    Decide now, whenever the last decision was made.
+
+    Returns None when alerts are off, or while another process decides.
+    """
+    policy = get_settings().alerts
+    if policy is None:
+        return None
+    alias = using or router.db_for_write(Alert)
+    return in_transaction(lambda tx: _decide(tx, policy, at_once=True), using=alias)
+
+
+def _decide(tx: Transaction, policy: AlertPolicy, *, at_once: bool) -> Decision | None:
+    now = tx.time()
+    state = _lock(tx, now)
+    if state is None or not (at_once or _is_due(state, now, policy)):
+        return None
+    look = Look(using=tx.using, now=now, policy=policy)
+    rows = list(Alert.objects.using(tx.using).filter(settled_at=None).order_by("id"))
+    open = {alert.key: alert for alert in rows if alert.closed_at is None}
+    found = groups.new_groups(look, state, open)
+    raised = _observe(look, open, [*found.found, *_observations(look)])
+    recovered = _end(look, open, found)
+    items = _due(look, state, [*rows, *raised])
+    sent = announce(look, items)
+    _store(look, state, [*rows, *raised], items)
+    _tell_listeners(tx, look, raised, recovered)
+    return Decision([a.key for a in raised], [a.key for a in recovered], sent)
+
+
+def _lock(tx: Transaction, now: Any) -> AlertState | None:
+    """Lock the one row of state; None while somebody else holds it, and so decides."""
+    rows = AlertState.objects.using(tx.using)
+    if not rows.exists():
+        rows.get_or_create(pk=1, defaults={"started_at": now})
+    # SQLite has one writer: there the transaction is the lock.
+    return rows.select_for_update(skip_locked=True).first()
+
+
+def _is_due(state: AlertState, now: Any, policy: AlertPolicy) -> bool:
+    # A clock that was set back must not silence the rules until it has caught up.
+    return state.decided_at is None or abs(now - state.decided_at) >= policy.interval
+
+
+def _observations(look: Look) -> Iterable[Observation]:
+    yield from poison.rates(look)
+    yield from poison.depths(look)
+    yield from poison.halted_streams(look)
+    yield from waiting.too_old(look)
+    yield from waiting.unserved(look)
+    yield from workers.lost_workers(look)
+    yield from workers.open_breakers(look)
+
+
+def _observe(look: Look, open: dict[str, Alert], seen: Iterable[Observation]) -> list[Alert]:
+    """Bring open alerts up to date and open new ones; return the new ones, stored."""
+    raised: dict[str, Alert] = {}
+    for observation in seen:
+        alert = open.get(observation.key)
+        if alert is not None:
+            alert.last_at, alert.mark = observation.last_at, observation.mark
+            # What a look does not say again stays: a group is counted when it is told.
+            alert.count = observation.count or alert.count
+            alert.detail = observation.detail or alert.detail
+            alert.error = observation.error or alert.error
+            continue
+        raised.setdefault(
+            observation.key,
+            Alert(
+                key=observation.key,
+                rule=observation.rule,
+                subject=observation.subject,
+                detail=observation.detail,
+                error=observation.error,
+                count=observation.count,
+                mark=observation.mark,
+                since=observation.since,
+                opened_at=look.now,
+                last_at=observation.last_at,
+            ),
+        )
+    return Alert.objects.using(look.using).bulk_create(raised.values(), batch_size=200)
+
+
+def _end(look: Look, open: dict[str, Alert], found: groups.Groups) -> list[Alert]:
+    """
+    Close what has not been true for long enough, so that a value around its threshold does not
+    raise and recover in turn. Alerts of a rule that was taken out are closed without a word.
+    """
+    recovered = []
+    kinds = {rule.kind for rule in look.policy.rules}
+    for alert in open.values():
+        if alert.rule not in kinds:
+            alert.closed_at = alert.settled_at = look.now
+        elif look.now - alert.last_at >= look.policy.recover_after and (
+            alert.rule != groups.RULE or found.reached(alert.subject)
+        ):
+            alert.closed_at = look.now
+            recovered.append(alert)
+    return recovered
+
+
+def _due(look: Look, state: AlertState, alerts: Iterable[Alert]) -> list[Item]:
+    """
+    Choose what is told now.
+
+    A rule that was silent for the digest's time speaks at once; one that has just spoken collects
+    what is new until that time is over. Ends have a time of their own, so that no end of one alert
+    delays the beginning of another.
+    """
+    now = look.now.timestamp()
+    items = []
+    spoken: dict[str, float] = {}
+    for alert in alerts:
+        what = _news(look, alert)
+        if what is None:
+            continue
+        voice = f"{alert.rule} ended" if what == RECOVERED else alert.rule
+        last = state.spoken.get(voice)
+        if last is None or abs(now - last) >= look.policy.digest.total_seconds():
+            items.append(Item(what, alert))
+            spoken[voice] = now
+    state.spoken |= spoken
+    return items
+
+
+def _news(look: Look, alert: Alert) -> str | None:
+    if alert.settled_at is not None:
+        return None
+    if alert.closed_at is not None:
+        return RECOVERED
+    if alert.told_at is None:
+        return RAISED
+    remind = look.policy.remind
+    again = remind is not None and look.now - alert.told_at >= remind
+    return CONTINUES if alert.mark > alert.told_mark or again else None
+
+
+def _store(look: Look, state: AlertState, alerts: list[Alert], items: list[Item]) -> None:
+    for item in items:
+        item.alert.told_at, item.alert.told_mark = look.now, item.alert.mark
+        if item.what == RECOVERED:
+            item.alert.settled_at = look.now
+    rows = Alert.objects.using(look.using)
+    rows.bulk_update(alerts, [*_CHANGING, *_TOLD], batch_size=100)
+    old = rows.filter(settled_at__isnull=False, closed_at__lt=look.now - groups.KEPT)
+    rows.filter(pk__in=list(old.order_by("id").values_list("pk", flat=True)[:200])).delete()
+    state.decided_at = look.now
+    state.save(using=look.using, update_fields=["decided_at", "cursor", "spoken"])
+
+
+def _tell_listeners(
+    tx: Transaction, look: Look, raised: list[Alert], recovered: list[Alert]
+) -> None:
+    """After commit: one line in the log and one signal for each alert that began or ended."""
+    told = [
+        (kind, signal, describe_alert(look, what, alert))
+        for kind, signal, what, alerts in (
+            ("alert_raised", signals.alert_raised, RAISED, raised),
+            ("alert_recovered", signals.alert_recovered, RECOVERED, recovered),
+        )
+        for alert in alerts
+    ]
+
+    def tell() -> None:
+        for kind, signal, alert in told:
+            event(
+                logging.WARNING,
+                kind,
+                "{event}: {title}",
+                event=kind.replace("_", " "),
+                title=alert["title"],
+                key=alert["key"],
+                count=alert["count"],
+            )
+            for receiver, answer in signal.send_robust(sender=Alert, alert=alert, using=tx.using):
+                if isinstance(answer, Exception):
+                    event(
+                        logging.ERROR,
+                        "receiver_failed",
+                        "receiver {receiver} of {signal} raised {error}",
+                        receiver=repr(receiver),
+                        signal=kind,
+                        error=describe(answer).text,
+                    )
+
+    if told:
+        tx.after_commit(tell)

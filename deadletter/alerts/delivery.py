@@ -1,0 +1,45 @@
+"""How does one notice reach one channel? Once delivered, or raised about and tried again later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..alert_rules import Channel
+from ..conf import get_settings
+from . import mail, webhook
+from .failing import DeliveryFailed
+
+#: Attempts and delays of a notice: 10 s, 20 s, 40 s … to an hour; about half a day in all.
+ATTEMPTS, BASE, CAP = 20, 5, 3600
+#: Seconds an attempt may take.
+TIMEOUT = 120
+
+
+def deliver(payload: dict[str, Any]) -> None:
+    """
+    Deliver the notice of one message.
+
+    Raises DeliveryFailed: the message is retried, also when the channel is not in the settings,
+    because during a deployment some workers know a new channel and others do not.
+    """
+    notice = payload["notice"]
+    channel = _channel(str(payload["channel"]))
+    try:
+        {"email": mail.deliver, "webhook": webhook.deliver}[channel.kind](channel, notice)
+    except DeliveryFailed:
+        raise
+    except Exception as error:  # noqa: BLE001 - told to the queue, which tries again
+        # Its text may quote an address with a secret in it; its class says enough, mostly.
+        raise DeliveryFailed(channel.name, mail.reason(error)) from None
+
+
+def _channel(name: str) -> Channel:
+    policy = get_settings().alerts
+    channel = policy.channel(name) if policy is not None else None
+    if channel is None:
+        raise DeliveryFailed(
+            name,
+            'is not in DEADLETTER["ALERTS"]["channels"] of this worker; restart it, or remove'
+            " this message",
+        )
+    return channel

@@ -1,0 +1,145 @@
+"""
+Which causes of death are new?
+
+A group is new when its first record is not older than the first decision ever made, and no alert
+covers it: none of its fingerprint is open, none was closed at or after that first death. Nothing is
+taken from the order of ids or from a watermark of time, because records commit out of order: one
+with a lower id, or an earlier time, can appear after a later one was seen. Whenever it appears, it
+is compared with what was told. Alerts are remembered for KEPT; older groups are not new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connections
+
+from .. import sql
+from ..alert_rules import EACH
+from ..models import Alert, AlertState
+from .looking import COUNTED, MOST, Look, Observation, about, newest, sample
+
+RULE = Alert.Rule.NEW_GROUP.value
+#: Groups looked at in one decision, one index probe each; with more, the next one goes on there.
+GROUPS = 2_000
+#: How long closed alerts are kept, and so how late a record may appear and still be new.
+KEPT = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What was found, and about which fingerprints something is known now."""
+
+    found: list[Observation] = field(default_factory=list)
+    after: str = ""
+    upto: str | None = None
+
+    def reached(self, fingerprint: str) -> bool:
+        return self.after < fingerprint and (self.upto is None or fingerprint <= self.upto)
+
+
+@dataclass(frozen=True)
+class _Group:
+    fingerprint: str
+    first: datetime
+    last: datetime
+
+
+def new_groups(look: Look, state: AlertState, open: dict[str, Alert]) -> Groups:
+    """Find groups that began, and open ones that still grow. Moves the cursor of the state."""
+    if not look.policy.of_kind(RULE):
+        return Groups()
+    after = state.cursor
+    groups = _read(look, after)
+    upto = groups[-1].fingerprint if len(groups) >= GROUPS else None
+    state.cursor = upto or ""
+    known = {alert.subject for alert in open.values() if alert.rule == RULE}
+    recent = look.now - look.policy.recover_after
+    found = [
+        _grown(group) for group in groups if group.fingerprint in known and group.last > recent
+    ]
+    young = max(state.started_at, look.now - KEPT)
+    begun = [g for g in groups if g.first >= young and g.fingerprint not in known]
+    for group in _untold(look, begun):
+        observation = _begun(look, group)
+        if observation is not None:
+            found.append(observation)
+        if len(found) >= MOST + len(known):
+            break
+    return Groups(found, after, upto)
+
+
+def recount(look: Look, alert: Alert) -> int:
+    """Return how many died since the alert was last told; sets its count and its sample."""
+    records = look.poison().filter(fingerprint=alert.subject)
+    since = records.filter(poisoned_at__gte=alert.since)
+    alert.count = _counted(since)
+    latest = newest(records)
+    if latest is not None:
+        alert.detail = about(latest)
+        alert.error = sample(latest)
+    if alert.told_at is None:
+        return alert.count
+    told = datetime.fromtimestamp(alert.told_mark, tz=look.now.tzinfo)
+    return _counted(since.filter(poisoned_at__gt=told))
+
+
+def _counted(records: Any) -> int:
+    return int(records.order_by("poisoned_at", "id").values("pk")[: COUNTED + 1].count())
+
+
+def _read(look: Look, after: str) -> list[_Group]:
+    connection = connections[look.using]
+    rows = sql.run(connection, "read_group_times", {"after": after, "limit": GROUPS})
+    return [
+        _Group(
+            row[0],
+            sql.as_datetime(row[1], connection) or look.now,
+            sql.as_datetime(row[2], connection) or look.now,
+        )
+        for row in rows
+    ]
+
+
+def _grown(group: _Group) -> Observation:
+    return Observation(
+        rule=RULE,
+        subject=group.fingerprint,
+        since=group.first,
+        last_at=group.last,
+        mark=group.last.timestamp(),
+    )
+
+
+def _untold(look: Look, groups: list[_Group]) -> Iterable[_Group]:
+    """Leave out groups whose alert was closed at or after their first death."""
+    keys = [f"{RULE}:{group.fingerprint}" for group in groups]
+    rows = Alert.objects.using(look.using).filter(key__in=keys, closed_at__isnull=False)
+    # The last one of each counts.
+    told: dict[str, Any] = dict(rows.order_by("closed_at").values_list("subject", "closed_at"))
+    never = datetime.min.replace(tzinfo=look.now.tzinfo)
+    return (group for group in groups if told.get(group.fingerprint, never) < group.first)
+
+
+def _begun(look: Look, group: _Group) -> Observation | None:
+    """Describe a new group; None for our own, and for queues that no rule asks for."""
+    records = look.poison().filter(fingerprint=group.fingerprint)
+    queues = {rule.queue for rule in look.policy.of_kind(RULE)}
+    if not queues & {"", EACH}:
+        records = records.filter(queue__in=queues)
+    record = newest(records)
+    if record is None:
+        return None
+    return Observation(
+        rule=RULE,
+        subject=group.fingerprint,
+        since=group.first,
+        last_at=group.last,
+        count=1,
+        mark=group.last.timestamp(),
+        detail=about(record),
+        error=sample(record),
+    )

@@ -1,0 +1,103 @@
+"""What does a rule find? Values, read in index probes; nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from django.db.models.functions import Left
+
+from ..alert_rules import EACH, AlertPolicy, Rule
+from ..failures import printable
+from ..lifecycle.own import PREFIX, QUEUE
+from ..models import PoisonRecord, Queue
+
+#: Counts stop here unless a threshold is higher; more is shown as "10,000+".
+COUNTED = 10_000
+#: Bytes of an error that are quoted.
+SAMPLE = 600
+#: Workers, breakers and groups found in one look; the rest is found in the next.
+MOST = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """A condition that holds now."""
+
+    rule: str
+    #: What it is about: a fingerprint, a queue, a worker or a message name; "": all queues.
+    subject: str
+    since: datetime
+    #: When it was last true: now, or the last death.
+    last_at: datetime
+    count: int = 0
+    #: Grows when there is something new to tell.
+    mark: float = 0.0
+    detail: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.rule}:{self.subject}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Where and when is looked, and by which rules."""
+
+    using: str
+    now: datetime
+    policy: AlertPolicy
+
+    @cached_property
+    def queues(self) -> list[str]:
+        """The names of all queues but our own."""
+        rows = Queue.objects.using(self.using).exclude(name=QUEUE).order_by("name")
+        return list(rows.values_list("name", flat=True))
+
+    def scopes(self, kind: str) -> Iterator[tuple[Rule, str]]:
+        """Return each rule of a kind with a queue it is about; "" for all queues together."""
+        rules = self.policy.of_kind(kind)
+        named = {rule.queue for rule in rules}
+        for rule in rules:
+            if rule.queue != EACH:
+                yield rule, rule.queue
+                continue
+            # A queue with a rule of its own is not judged by the rule for each.
+            yield from ((rule, name) for name in self.queues if name not in named)
+
+    def wants(self, kind: str, queue: str) -> Rule | None:
+        """Return the rule of this kind for one queue: its own, or the one for any."""
+        rules = {rule.queue: rule for rule in self.policy.of_kind(kind)}
+        return rules.get(queue) or rules.get(EACH) or rules.get("")
+
+    def poison(self, queue: str = "") -> Any:
+        """Dead letters of a queue, or of all; never our own: no notice is about a notice."""
+        rows = PoisonRecord.objects.using(self.using).exclude(queue=QUEUE)
+        rows = rows.exclude(name__startswith=PREFIX)
+        return rows.filter(queue=queue) if queue else rows
+
+
+def newest(records: Any) -> Any:
+    """Return the latest of these dead letters, without its payload and with little of its error."""
+    rows = records.light().defer("last_error", "verdict")
+    starts = {"started": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
+    return rows.annotate(**starts).order_by("-poisoned_at", "-id").first()
+
+
+def about(record: Any) -> dict[str, Any]:
+    """Say which message stands for the rest."""
+    return {
+        "record": record.pk,
+        "message_id": record.message_id,
+        "queue": record.queue,
+        "name": record.name,
+        "exception": printable(record.exception, limit=200),
+    }
+
+
+def sample(record: Any) -> str:
+    return printable(record.started or record.said or "", limit=SAMPLE)

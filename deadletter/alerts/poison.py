@@ -1,0 +1,98 @@
+"""Do too many die, do too many lie there, does a stream stand still?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..alert_rules import Rule
+from ..models import Alert
+from .looking import COUNTED, Look, Observation, about, newest, sample
+
+
+def rates(look: Look) -> Iterator[Observation]:
+    """Find queues in which more died lately than the rule allows."""
+    kind = Alert.Rule.POISON_RATE.value
+    for rule, queue in look.scopes(kind):
+        records = look.poison(queue).filter(poisoned_at__gt=look.now - rule.within)
+        count = _counted(records, rule)
+        if count > rule.above:
+            first = records.order_by("poisoned_at", "id").values_list("poisoned_at", flat=True)
+            detail = {"within": rule.within.total_seconds()}
+            yield _observed(look, kind, rule, queue, records, count, first[:1], detail)
+
+
+def depths(look: Look) -> Iterator[Observation]:
+    """Find queues that hold more dead letters than the rule allows."""
+    kind = Alert.Rule.POISON_DEPTH.value
+    for rule, queue in look.scopes(kind):
+        records = look.poison(queue)
+        count = _counted(records, rule)
+        if count > rule.above:
+            yield _observed(look, kind, rule, queue, records, count, (), {})
+
+
+def halted_streams(look: Look) -> Iterator[Observation]:
+    """Find queues whose streams stand still behind a dead letter: one alert a queue."""
+    kind = Alert.Rule.HALTED_STREAM.value
+    if not look.policy.of_kind(kind):
+        return
+    for queue in look.queues:
+        if look.wants(kind, queue) is None:
+            continue
+        records = look.poison(queue).filter(halts=True).order_by("stream", "message_id")
+        rows = list(records.values_list("pk", "stream", "poisoned_at")[: COUNTED + 1])
+        if not rows:
+            continue
+        streams = {stream for _pk, stream, _at in rows}
+        latest = newest(look.poison(queue).filter(pk=max(rows, key=lambda row: row[2])[0]))
+        yield Observation(
+            rule=kind,
+            subject=queue,
+            since=min(at for _pk, _stream, at in rows),
+            last_at=look.now,
+            count=len(streams),
+            mark=len(streams),
+            detail={**(about(latest) if latest else {}), "queue": queue, **_some(streams)},
+            error=sample(latest) if latest else "",
+        )
+
+
+def _some(streams: set[str]) -> dict[str, Any]:
+    return {"streams": sorted(streams)[:5]}
+
+
+def _counted(records: Any, rule: Rule) -> int:
+    """Count in the order of an index, and not for ever: a backlog of millions costs no more."""
+    most = max(COUNTED, rule.above) + 1
+    return int(records.order_by("poisoned_at", "id").values("pk")[:most].count())
+
+
+def _observed(
+    look: Look,
+    kind: str,
+    rule: Rule,
+    queue: str,
+    records: Any,
+    count: int,
+    first: Any,
+    detail: dict[str, Any],
+) -> Observation:
+    latest = newest(records)
+    by_time = kind == Alert.Rule.POISON_RATE
+    return Observation(
+        rule=kind,
+        subject=queue,
+        since=next(iter(first), look.now),
+        last_at=look.now,
+        count=count,
+        # A rate is news when more have died; a depth, when there are more than were told.
+        mark=latest.poisoned_at.timestamp() if by_time and latest else float(count),
+        detail={
+            **(about(latest) if latest else {}),
+            "queue": queue,
+            "above": rule.above,
+            **detail,
+        },
+        error=sample(latest) if latest else "",
+    )

@@ -1,0 +1,78 @@
+"""Does a message wait too long, or where nobody comes?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import OuterRef, Subquery
+
+from ..lifecycle.own import QUEUE
+from ..models import Alert, Message, Queue, WorkerProcess
+from .looking import Look, Observation
+
+#: A worker says every five seconds that it is alive; one not seen for this long serves nothing.
+ALIVE = timedelta(seconds=30)
+
+
+def too_old(look: Look) -> Iterator[Observation]:
+    """Find queues in which a message has been due for longer than the rule allows."""
+    kind = Alert.Rule.OLDEST_AGE.value
+    if look.policy.of_kind(kind):
+        for queue, due in _oldest_due(look):
+            rule = look.wants(kind, queue)
+            if rule is not None and look.now - due > rule.after:
+                yield _observed(look, kind, queue, due, rule.after)
+
+
+def unserved(look: Look) -> Iterator[Observation]:
+    """Find queues with work that no live worker serves."""
+    kind = Alert.Rule.UNSERVED_QUEUE.value
+    if not look.policy.of_kind(kind):
+        return
+    workers = WorkerProcess.objects.using(look.using).filter(seen_at__gte=look.now - ALIVE)
+    served = {name for queues in workers.values_list("queues", flat=True) for name in queues or ()}
+    for queue, due in _oldest_due(look):
+        rule = look.wants(kind, queue)
+        if rule is not None and queue not in served and look.now - due > rule.after:
+            yield _observed(look, kind, queue, due, rule.after)
+
+
+def _observed(look: Look, kind: str, queue: str, due: datetime, after: timedelta) -> Observation:
+    return Observation(
+        rule=kind,
+        subject=queue,
+        since=due,
+        last_at=look.now,
+        detail={
+            "queue": queue,
+            "after": after.total_seconds(),
+            "seconds": (look.now - due).total_seconds(),
+        },
+    )
+
+
+def _oldest_due(look: Look) -> list[tuple[str, datetime]]:
+    """
+    Return when the message came due that waits the longest, per queue: ten index probes a queue.
+
+    Paused queues and dead queues wait on purpose.
+    """
+    due = Message.objects.using(look.using).filter(
+        queue=OuterRef("pk"), available_at__isnull=False, available_at__lte=look.now
+    )
+    columns = {
+        f"due_{n}": Subquery(
+            due.filter(priority=n).order_by("available_at", "id").values("available_at")[:1]
+        )
+        for n in range(10)
+    }
+    queues: Any = Queue.objects.using(look.using).filter(paused=False, sources=None)
+    rows = queues.exclude(name=QUEUE).annotate(**columns).order_by("name")
+    found = []
+    for name, *times in rows.values_list("name", *columns):
+        oldest = min((at for at in times if at is not None), default=None)
+        if oldest is not None:
+            found.append((name, oldest))
+    return found

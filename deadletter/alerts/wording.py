@@ -1,0 +1,129 @@
+"""
+In which words? Text from outside is made harmless first.
+
+Names and errors come from anywhere: in a subject they are one line without control characters, so
+that nothing becomes a header; in a body every line of an error is indented, so that it cannot pass
+for the notice itself.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext, ngettext
+
+from ..failures import printable
+
+#: Characters of a subject, and of a name inside a text.
+SUBJECT, NAME = 150, 120
+#: What a reader cannot see or a program acts on: control, format (right-to-left marks), surrogates,
+#: private and unassigned characters, line and paragraph separators.
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def line(value: object, limit: int = NAME) -> str:
+    """Return one visible line of at most so many characters."""
+    text = " ".join(printable(value, limit=limit * 4).split())
+    text = "".join("�" if unicodedata.category(c) in _HIDDEN else c for c in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def block(value: object, limit: int = 2_000) -> str:
+    """Return visible text of several lines."""
+    lines = printable(value, limit=limit).expandtabs(4).split("\n")
+    return "\n".join(
+        "".join("�" if unicodedata.category(c) in _HIDDEN else c for c in text) for text in lines
+    )
+
+
+def clean(value: Any) -> Any:
+    """Make what an alert's detail holds harmless: numbers stay, text becomes a line."""
+    if isinstance(value, list):
+        return [clean(one) for one in value]
+    return value if value is None or isinstance(value, bool | int | float) else line(value, 200)
+
+
+def title(alert: dict[str, Any]) -> str:
+    """Say in one line what an alert is about."""
+    values = {
+        "name": line(alert["name"] or "?"),
+        # A rule that counts over all queues has none of its own.
+        "queue": line(alert["queue"] or "*"),
+        "cause": line(alert["exception"] or "?"),
+        "count": counted(alert),
+        "above": f"{alert['above'] or 0:,}",
+        "within": span(alert["within"] or 0),
+        "age": span(alert["detail"].get("seconds") or 0),
+    }
+    return line(_TITLES[alert["rule"]](alert) % values, SUBJECT)
+
+
+def counted(alert: dict[str, Any]) -> str:
+    return f"{alert['count']:,}{'+' if alert['more'] else ''}"
+
+
+def span(seconds: float) -> str:
+    """Say how long in a person's unit: 45 s, 12 min, 3 h, 5 d."""
+    for size, unit, word in ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "min")):
+        if seconds >= size:
+            return f"{seconds // unit:.0f} {word}"
+    return f"{seconds:.0f} s"
+
+
+def moment(text: str | None) -> str:
+    """Write a time of a notice as people of the site read it."""
+    found: datetime | None = parse_datetime(text) if text else None
+    return timezone.localtime(found).strftime("%Y-%m-%d %H:%M:%S %Z") if found else ""
+
+
+def event_word(what: str) -> str:
+    return {
+        "raised": gettext("new"),
+        "continues": gettext("goes on"),
+        "recovered": gettext("over"),
+    }[what]
+
+
+def subject(notice: dict[str, Any]) -> str:
+    """Return the subject of a notice: its first alert, and how many more there are."""
+    alerts = notice["alerts"]
+    if notice["test"]:
+        return gettext("deadletter: test of the alerts")
+    rest = len(alerts) - 1 + sum(notice["omitted"].values())
+    if not alerts:
+        found = ngettext("%(n)d alert", "%(n)d alerts", rest + 1) % {"n": rest + 1}
+        return f"deadletter: {found}"
+    first = alerts[0]
+    more = gettext(" (and %(n)d more)") % {"n": rest} if rest else ""
+    head = f"deadletter: {event_word(first['event'])}: "
+    return head + line(first["title"], SUBJECT - len(head) - len(more)) + more
+
+
+_TITLES: dict[str, Any] = {
+    "new_group": lambda _: gettext("%(name)s dies of %(cause)s (%(count)s so far)"),
+    "poison_rate": lambda alert: ngettext(
+        "queue %(queue)s: %(count)s death in %(within)s, more than %(above)s",
+        "queue %(queue)s: %(count)s deaths in %(within)s, more than %(above)s",
+        alert["count"],
+    ),
+    "poison_depth": lambda alert: ngettext(
+        "queue %(queue)s: %(count)s dead letter, more than %(above)s",
+        "queue %(queue)s: %(count)s dead letters, more than %(above)s",
+        alert["count"],
+    ),
+    "oldest_age": lambda _: gettext("queue %(queue)s: a message has been due for %(age)s"),
+    "halted_stream": lambda alert: ngettext(
+        "queue %(queue)s: %(count)s stream stands still",
+        "queue %(queue)s: %(count)s streams stand still",
+        alert["count"],
+    ),
+    "worker_lost": lambda _: gettext("worker %(name)s was lost without a goodbye"),
+    "breaker_opened": lambda _: gettext("%(name)s is held back by its circuit breaker"),
+    "unserved_queue": lambda _: gettext(
+        "queue %(queue)s has had work for %(age)s and no worker serves it"
+    ),
+}

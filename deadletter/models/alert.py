@@ -1,0 +1,93 @@
+"""What is wrong, since when, and who has been told? Written only while alerts are decided."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+
+class Alert(models.Model):
+    """
+    A condition that a rule found, from its beginning to its end.
+
+    `key` names the condition; at most one alert of a key is open, which the database holds, however
+    many processes decide. `closed_at` is when it counted as ended; `settled_at`, when there was
+    nothing more to tell about it.
+    """
+
+    class Rule(models.TextChoices):
+        NEW_GROUP = "new_group", _("a new cause of death")
+        POISON_RATE = "poison_rate", _("many deaths")
+        POISON_DEPTH = "poison_depth", _("many dead letters")
+        OLDEST_AGE = "oldest_age", _("a message waits too long")
+        HALTED_STREAM = "halted_stream", _("streams stand still")
+        WORKER_LOST = "worker_lost", _("a worker is lost")
+        BREAKER_OPENED = "breaker_opened", _("a circuit breaker opened")
+        UNSERVED_QUEUE = "unserved_queue", _("a queue that no worker serves")
+
+    key = models.CharField(_("key"), max_length=250)
+    rule = models.CharField(_("rule"), max_length=32, choices=Rule.choices)
+    #: What it is about: a fingerprint, a queue, a worker or a message name; "" for all queues.
+    subject = models.CharField(_("subject"), max_length=200, blank=True)
+    #: What the text needs: {"queue", "name", "exception", "above", …}.
+    detail = models.JSONField(_("detail"), default=dict)
+    #: The beginning of an error that stands for the rest.
+    error = models.TextField(_("sample error"), blank=True)
+    count = models.PositiveBigIntegerField(_("count"), default=0)
+    #: Grows when there is something new to tell.
+    mark = models.FloatField(_("mark"), default=0)
+    since = models.DateTimeField(_("since"))
+    opened_at = models.DateTimeField(_("opened at"))
+    #: When the condition was last true.
+    last_at = models.DateTimeField(_("last seen at"))
+    closed_at = models.DateTimeField(_("closed at"), null=True)
+    #: When, and with which mark, it was last told.
+    told_at = models.DateTimeField(_("told at"), null=True)
+    told_mark = models.FloatField(_("told mark"), default=0)
+    settled_at = models.DateTimeField(_("settled at"), null=True)
+
+    class Meta:
+        db_table = "deadletter_alert"
+        verbose_name = _("alert")
+        verbose_name_plural = _("alerts")
+        ordering = ("-id",)
+        default_permissions = ("view",)
+        indexes = (
+            # Whether a condition was told before, long after it ended.
+            models.Index(fields=["key", "closed_at"], name="deadletter_alert_key"),
+            # What may still have to be told.
+            models.Index(
+                fields=["id"], name="deadletter_alert_unsettled", condition=Q(settled_at=None)
+            ),
+        )
+        constraints = (
+            models.UniqueConstraint(
+                fields=["key"], name="deadletter_alert_open", condition=Q(closed_at=None)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class AlertState(models.Model):
+    """One row: who decides locks it, so that one process decides at a time."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    #: When alerts were first decided: causes of death older than this are not new.
+    started_at = models.DateTimeField(_("started at"))
+    decided_at = models.DateTimeField(_("decided at"), null=True)
+    #: The fingerprint up to which groups were looked at; "" when the last look reached the end.
+    cursor = models.CharField(_("cursor"), max_length=16, blank=True)
+    #: When each rule last spoke: {"new_group": seconds, "new_group ended": seconds}.
+    spoken = models.JSONField(_("spoken"), default=dict)
+
+    class Meta:
+        db_table = "deadletter_alert_state"
+        verbose_name = _("state of alerts")
+        verbose_name_plural = _("state of alerts")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"decided at {self.decided_at}"
