@@ -21,6 +21,10 @@ from .status import FailureReason
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,199}")
 
 Classifier = Callable[[BaseException], FailureReason | int | None]
+Access = Callable[[Any], bool]
+
+#: A shorter token could be guessed.
+SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,10 @@ class Settings:
     #: First and longest delay of a message whose name no handler knows.
     unregistered_base: timedelta = timedelta(seconds=1)
     unregistered_cap: timedelta = timedelta(seconds=60)
+    #: Called with a request for metrics; returns whether it is answered. None: token and staff.
+    metrics_access: Access | None = None
+    #: What a scraper sends as `Authorization: Bearer …`; empty: no token is good enough.
+    metrics_token: str = ""
     #: What is worth an alert and who is told; None: nothing, nobody.
     alerts: AlertPolicy | None = None
 
@@ -146,6 +154,21 @@ def _breaker(value: Any) -> BreakerPolicy | None:
     return BreakerPolicy(**value)
 
 
+def _access(value: Any) -> Access | None:
+    if isinstance(value, str):
+        value = import_string(value)
+    if value is not None and not callable(value):
+        raise TypeError(f"expected a callable or its dotted path, got {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def _token(value: Any) -> str:
+    # Never repeated in the message: it is a secret, also when it is a bad one.
+    if not isinstance(value, str) or (value and len(value) < SHORTEST_TOKEN):
+        raise ValueError(f"expected a text of at least {SHORTEST_TOKEN} characters")
+    return value
+
+
 def _positive(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"expected a positive whole number, got {value!r}")
@@ -163,6 +186,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "BREAKER": _breaker,
     "UNREGISTERED_BASE": as_timedelta,
     "UNREGISTERED_CAP": as_timedelta,
+    "METRICS_ACCESS": _access,
+    "METRICS_TOKEN": _token,
     "ALERTS": read_alerts,
 }
 _HINTS = {
@@ -176,6 +201,8 @@ _HINTS = {
     "BREAKER": 'for example {"failures": 10, "window": 60, "cooldown": 30}',
     "UNREGISTERED_BASE": "seconds or a timedelta",
     "UNREGISTERED_CAP": "seconds or a timedelta",
+    "METRICS_ACCESS": 'for example "shop.access.may_scrape"',
+    "METRICS_TOKEN": 'for example env("METRICS_TOKEN"), made with `openssl rand -hex 32`',
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
 }
