@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from django.conf import settings
-from django.db import close_old_connections, connections, reset_queries, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import transaction
 
 from .. import tracing
 from ..backoff import UNDECODABLE
@@ -23,6 +21,7 @@ from ..lifecycle import Claimed, Completion, Failure, complete
 from ..logs import event
 from ..status import FailureReason, Status
 from .classify import classify
+from .hygiene import prepare, tidy
 from .registry import Handler, Registry, registry
 
 
@@ -127,7 +126,7 @@ class TransactionLeftOpen(Exception):
 
 def _call(handler: Handler, message: Claimed, using: str | None, nested: bool) -> None:
     if not nested:
-        close_old_connections()
+        prepare(message.started)
     if handler.atomic:
         with transaction.atomic(using=using):
             _finish(handler.function(message))
@@ -160,67 +159,6 @@ def _complete(message: Claimed, using: str | None) -> None:
         complete(message.token, [message.id], using=using)
     except LeaseLost as error:
         raise _LostInCommit from error
-
-
-def tidy() -> list[str]:
-    """Roll back and close what a handler left open in this thread; name the connections."""
-    left = []
-    for connection in connections.all(initialized_only=True):
-        if _is_lost(connection):
-            # Closed behind Django's back, or by the server: nothing is left to roll back.
-            _discard(connection)
-        elif _is_open(connection):
-            left.append(connection.alias)
-            _forget(connection)
-        else:
-            connection.close_if_unusable_or_obsolete()
-    if settings.DEBUG:
-        reset_queries()
-    return left
-
-
-def _is_lost(connection: BaseDatabaseWrapper) -> bool:
-    raw = connection.connection
-    if raw is None:
-        return False
-    if connection.vendor == "postgresql":
-        return bool(raw.closed)
-    try:
-        raw.in_transaction  # noqa: B018 - the cheapest question a closed connection refuses
-    except Exception:  # noqa: BLE001 - of whatever driver this is
-        return True
-    return False
-
-
-def _is_open(connection: BaseDatabaseWrapper) -> bool:
-    raw = connection.connection
-    if raw is None or connection.in_atomic_block:
-        return connection.in_atomic_block
-    if connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
-        return True
-    if connection.vendor == "postgresql":
-        return bool(raw.info.transaction_status)  # 0 is idle
-    return bool(getattr(raw, "in_transaction", False))
-
-
-def _forget(connection: BaseDatabaseWrapper) -> None:
-    event(
-        logging.WARNING,
-        "transaction_left_open",
-        "a handler left a transaction open on database {alias}; rolled back and closed",
-        alias=connection.alias,
-    )
-    _discard(connection)
-
-
-def _discard(connection: BaseDatabaseWrapper) -> None:
-    # The wrapper refuses to close inside atomic(): it is thrown away, with its session.
-    connection.in_atomic_block = False
-    connection.savepoint_ids = []
-    connection.needs_rollback = False
-    connection.run_on_commit = []
-    connection.close()
-    del connections[connection.alias]
 
 
 def failure(
