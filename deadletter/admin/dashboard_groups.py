@@ -1,0 +1,64 @@
+"""Which causes of death are new, and which grow the fastest?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.utils.translation import gettext
+
+from ..charts import Spark, sparkline
+from ..models import PoisonRecord
+from ..operations.growth import COUNTED, HOURS, Growth, growing
+from .counts import Capped
+from .dashboard_links import Links
+
+#: Groups in each of the two lists.
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class GroupLine:
+    growth: Growth
+    day: Capped
+    spark: Spark
+    #: The same in words, for who cannot see it.
+    told: str
+    url: str
+    day_url: str
+
+
+@dataclass(frozen=True)
+class Groups:
+    newest: list[GroupLine]
+    fastest: list[GroupLine]
+    all_url: str
+
+
+def read_groups(links: Links, now: datetime, using: str) -> Groups | None:
+    if not links.poison:
+        return None
+    found = growing(limit=SHOWN, using=using)
+    since = now - timedelta(hours=HOURS)
+
+    def lines(groups: Iterable[Growth]) -> list[GroupLine]:
+        return [_line(links, growth, since) for growth in groups]
+
+    all_url = links.to(PoisonRecord, "poisonrecord_changelist")
+    return Groups(lines(found.newest), lines(found.fastest), all_url)
+
+
+def _line(links: Links, growth: Growth, since: datetime) -> GroupLine:
+    hours = [Capped(min(n, COUNTED), n > COUNTED) for n in growth.hours]
+    told = gettext("Deaths per hour, the oldest first: %(hours)s") % {
+        "hours": ", ".join(str(n) for n in hours)
+    }
+    return GroupLine(
+        growth,
+        Capped(growth.day, growth.capped),
+        sparkline([n.n for n in hours]),
+        told,
+        links.records(fingerprint=growth.fingerprint),
+        links.records(fingerprint=growth.fingerprint, since=since),
+    )

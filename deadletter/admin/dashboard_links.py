@@ -1,0 +1,64 @@
+"""Where does a number lead, and may this person see it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+
+from ..models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess
+from .links import link
+
+
+@dataclass(frozen=True)
+class Links:
+    """Addresses in one AdminSite, of the models it has and this person may look at; "" if none."""
+
+    site: str
+    allowed: frozenset[type]
+    pages: list[dict[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> Links:
+        """Read what `AdminSite.get_app_list` found out: only what may be seen has an address."""
+        seen = [
+            model for app in app_list for model in app.get("models", ()) if model.get("admin_url")
+        ]
+        pages = [{"label": str(model["name"]), "url": model["admin_url"]} for model in seen]
+        return cls(request.current_app or "admin", frozenset(m["model"] for m in seen), pages)
+
+    @property
+    def messages(self) -> bool:
+        return Message in self.allowed
+
+    @property
+    def poison(self) -> bool:
+        return PoisonRecord in self.allowed
+
+    @property
+    def queues(self) -> bool:
+        return Queue in self.allowed
+
+    @property
+    def workers(self) -> bool:
+        return WorkerProcess in self.allowed
+
+    @property
+    def breakers(self) -> bool:
+        return Breaker in self.allowed
+
+    def state(self, queue: Queue, state: str) -> str:
+        """The messages of a queue in one state; the dead are poison."""
+        if state == State.DEAD:
+            return self.records(queue=queue.name)
+        return self.to(Message, "message_changelist", queue=queue.pk, state=str(state))
+
+    def records(self, **query: Any) -> str:
+        times = {key: at.isoformat() for key, at in query.items() if isinstance(at, datetime)}
+        return self.to(PoisonRecord, "poisonrecord_records", **{**query, **times})
+
+    def to(self, model: type, page: str, *args: object, **query: Any) -> str:
+        return link(self.site, page, *args, **query) if model in self.allowed else ""

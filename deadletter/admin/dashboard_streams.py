@@ -1,0 +1,65 @@
+"""Which streams are halted, and which have been blocked the longest?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..models import Message, PoisonRecord
+from ..operations import HeldStream, list_streams
+from ..operations.streams import COUNTED
+from .counts import Capped
+from .dashboard_links import Links
+
+#: Streams on the page; each costs a few index probes.
+SHOWN = 6
+#: Records that halt a stream, looked at for their number and the oldest of them.
+HALTS = 1_000
+
+
+@dataclass(frozen=True)
+class StreamLine:
+    held: HeldStream
+    waiting: Capped
+    rows_url: str
+    holder_url: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    lines: list[StreamLine]
+    halted: Capped
+    #: When the first of them was halted.
+    since: datetime | None
+    all_url: str
+
+
+def read_streams(links: Links, now: datetime, using: str) -> Streams | None:
+    if not links.messages:
+        return None
+    halts = PoisonRecord.objects.using(using).filter(halts=True)
+    # In the order of the partial index that knows only these.
+    rows = halts.order_by("queue", "stream", "message_id")
+    found = list(rows.values_list("queue", "stream", "poisoned_at")[: HALTS + 1])
+    names = {(queue, stream) for queue, stream, _ in found}
+    return Streams(
+        lines=[_line(links, held) for held in list_streams(limit=SHOWN, using=using)],
+        halted=Capped(len(names), len(found) > HALTS),
+        since=min((at for *_, at in found), default=None),
+        all_url=links.to(Message, "streams"),
+    )
+
+
+def _line(links: Links, held: HeldStream) -> StreamLine:
+    if held.poison_id is not None:
+        holder = links.to(PoisonRecord, "poisonrecord_change", held.poison_id)
+    elif held.message_id is not None:
+        holder = links.to(Message, "message_change", held.message_id)
+    else:
+        holder = ""
+    return StreamLine(
+        held,
+        Capped(min(held.waiting, COUNTED), held.waiting > COUNTED),
+        links.to(Message, "message_changelist", q=held.stream),
+        holder,
+    )

@@ -1,0 +1,155 @@
+"""How much happened, and when? Sums of the counters, step by step; never a look at the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import router
+from django.db.models import Max, Sum
+
+from .. import clock
+from ..models import Count, Span
+from ..status import FailureReason
+
+SUMS = ("sent", "completed", "failed", "deferred", "poisoned", "retried", "removed")
+#: Rates are taken over the minute under way and as many before it.
+RATE_MINUTES = 5
+
+_MINUTE = timedelta(minutes=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The time up to now, in equal steps; the last step is the one under way."""
+
+    name: str
+    step: timedelta
+    steps: int
+
+    def starts(self, now: datetime) -> list[datetime]:
+        """Return where each step begins, the oldest first; steps begin at whole multiples."""
+        last = now - (now - _EPOCH) % self.step
+        return [last - self.step * (self.steps - 1 - n) for n in range(self.steps)]
+
+
+HOUR = Window(name="hour", step=_MINUTE, steps=60)
+DAY = Window(name="day", step=timedelta(minutes=30), steps=48)
+WEEK = Window(name="week", step=timedelta(hours=4), steps=42)
+WINDOWS: Mapping[str, Window] = {window.name: window for window in (HOUR, DAY, WEEK)}
+
+
+@dataclass
+class Point:
+    """What happened in one step."""
+
+    at: datetime
+    until: datetime
+    sent: int = 0
+    completed: int = 0
+    failed: int = 0
+    deferred: int = 0
+    poisoned: int = 0
+    retried: int = 0
+    removed: int = 0
+    #: Handler time: of all attempts together, and of the longest.
+    seconds: float = 0.0
+    longest: float = 0.0
+    #: Failed attempts by reason.
+    reasons: dict[FailureReason, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Series:
+    window: Window
+    points: tuple[Point, ...]
+
+    def values(self, name: str) -> list[int]:
+        return [getattr(point, name) for point in self.points]
+
+    def total(self, name: str) -> int:
+        return sum(self.values(name))
+
+    def reasons(self) -> dict[FailureReason, int]:
+        """Failed attempts by reason, the most frequent first."""
+        found: dict[FailureReason, int] = {}
+        for point in self.points:
+            for reason, n in point.reasons.items():
+                found[reason] = found.get(reason, 0) + n
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Per minute."""
+
+    sent: float = 0.0
+    completed: float = 0.0
+    failed: float = 0.0
+
+
+def read_series(
+    window: Window = HOUR,
+    *,
+    queue: str | None = None,
+    now: datetime | None = None,
+    using: str | None = None,
+) -> Series:
+    """
+    Add up the counters of a window, for one queue or for all.
+
+    Every span of time is kept at exactly one level, so all levels are summed. A row longer than a
+    step belongs to the step in which it begins.
+    """
+    alias = _alias(using)
+    now = now or clock.now(alias)
+    starts = window.starts(now)
+    points = tuple(Point(at, at + window.step) for at in starts)
+    rows = _since(starts[0], alias)
+    if queue is not None:
+        rows = rows.filter(queue=queue)
+    for row in rows.values("at", "reason").annotate(**_sums()):
+        place = (row["at"] - starts[0]) // window.step
+        # A writer whose clock runs ahead counts into the last step.
+        _add(points[min(place, len(points) - 1)], row)
+    return Series(window, points)
+
+
+def read_rates(*, now: datetime | None = None, using: str | None = None) -> dict[str, Rates]:
+    """Say per queue how much happens in a minute, from the last few; silent queues are left out."""
+    alias = _alias(using)
+    now = now or clock.now(alias)
+    start = now - (now - _EPOCH) % _MINUTE - _MINUTE * RATE_MINUTES
+    minutes = (now - start) / _MINUTE
+    names = ("sent", "completed", "failed")
+    rows = _since(start, alias).values("queue").annotate(**{f"n_{n}": Sum(n) for n in names})
+    return {
+        row["queue"]: Rates(*(round(row[f"n_{name}"] / minutes, 2) for name in names))
+        for row in rows
+    }
+
+
+def _since(start: datetime, alias: str) -> Any:
+    # Naming the levels lets the index, which begins with them, lead to the time.
+    return Count.objects.using(alias).filter(span__in=Span.values, at__gte=start).order_by()
+
+
+def _sums() -> dict[str, Any]:
+    sums: dict[str, Any] = {f"n_{name}": Sum(name) for name in (*SUMS, "seconds")}
+    return {**sums, "n_longest": Max("longest")}
+
+
+def _add(point: Point, row: Mapping[str, Any]) -> None:
+    for name in (*SUMS, "seconds"):
+        setattr(point, name, getattr(point, name) + row[f"n_{name}"])
+    point.longest = max(point.longest, row["n_longest"])
+    if row["n_failed"]:
+        reason = FailureReason.read(row["reason"])
+        point.reasons[reason] = point.reasons.get(reason, 0) + row["n_failed"]
+
+
+def _alias(using: str | None) -> str:
+    return using or router.db_for_write(Count)
