@@ -13,11 +13,13 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import Error as DatabaseError
 
 from ...logs import configure
+from ...metrics.exporter import Exporter
+from ...metrics.server import CannotListen
 from ...models import Queue
 from ...worker.ledger import Ledger
 from ...worker.options import Options
 from ...worker.process import RECYCLE, WorkerProcess, leave, start_again
-from ...worker.registry import discover
+from ...worker.registry import discover, registry
 from ...worker.shutdown import Shutdown
 from ...worker.supervisor import Supervisor
 
@@ -89,6 +91,19 @@ class Command(BaseCommand):
         parser.add_argument("--name", help="shown in leases and logs (default: host:pid)")
         parser.add_argument("--database", default=DEFAULT_DB_ALIAS, help="alias to work on")
         parser.add_argument(
+            "--metrics-port",
+            type=_port,
+            metavar="P",
+            help="answer GET /metrics there for Prometheus, for all processes "
+            "(0: any free port; the log says which)",
+        )
+        parser.add_argument(
+            "--metrics-host",
+            default="127.0.0.1",
+            metavar="ADDRESS",
+            help="where to listen for it (default: 127.0.0.1; 0.0.0.0: everywhere)",
+        )
+        parser.add_argument(
             "--log-format",
             choices=["text", "json"],
             help="log to standard error in this form (default: as LOGGING says, else text)",
@@ -99,27 +114,36 @@ class Command(BaseCommand):
         discover()
         options = _options(given)
         _check_queues(options)
+        exporter = _exporter(given, options)
         if given["processes"] > 1:
-            leave(self._supervise(options, given["processes"]), at_once=False)
+            leave(self._supervise(options, given["processes"], exporter), at_once=False)
         shutdown = Shutdown()
-        process = WorkerProcess(options)
+        process = WorkerProcess(options, observer=exporter.observer(0) if exporter else None)
+        if exporter:
+            exporter.serve_in_thread()
         code = process.run(shutdown)
         if code == RECYCLE and process.has_stuck_threads:
             start_again(shutdown)
         leave(0, at_once=process.has_stuck_threads)
 
-    def _supervise(self, options: Options, count: int) -> int:
+    def _supervise(self, options: Options, count: int, exporter: Exporter | None) -> int:
         names = [f"{options.name}/{n}" for n in range(1, count + 1)]
         options = dataclasses.replace(options, supervisor=os.getpid())
 
         def run_child(name: str, ledger: Ledger) -> int:
             shutdown = Shutdown(supervised=True)
-            child = WorkerProcess(dataclasses.replace(options, name=name), ledger=ledger)
+            child = WorkerProcess(
+                dataclasses.replace(options, name=name),
+                ledger=ledger,
+                observer=exporter.observer(names.index(name)) if exporter else None,
+            )
             code = child.run(shutdown)
             # Replaced rather than gone, unless everything is to stop.
             return RECYCLE if not code and child.reached_its_limit and not shutdown.count else code
 
-        supervisor = Supervisor(names, run_child, using=options.using, grace=options.grace)
+        supervisor = Supervisor(
+            names, run_child, using=options.using, grace=options.grace, companion=exporter
+        )
         return supervisor.run()
 
 
@@ -146,6 +170,27 @@ def _options(given: dict[str, Any]) -> Options:
     )
 
 
+def _exporter(given: dict[str, Any], options: Options) -> Exporter | None:
+    """Open the port before anything is claimed: a worker nobody can watch does not start."""
+    if given["metrics_port"] is None:
+        return None
+    try:
+        return Exporter(
+            given["metrics_host"],
+            given["metrics_port"],
+            names=registry.names(),
+            places=given["processes"],
+            using=options.using,
+        )
+    except CannotListen as error:
+        raise CommandError(f"--metrics-port: {error}") from error
+    except ImportError as error:
+        raise CommandError(
+            f"--metrics-port needs prometheus-client ({error}): "
+            "pip install 'django-deadletter[metrics]'"
+        ) from error
+
+
 def _check_queues(options: Options) -> None:
     """Refuse a typing error; a pattern may match queues yet to come, and an outage may pass."""
     plain = [name for name in options.queues or () if not set(name) & set("*?[")]
@@ -165,6 +210,12 @@ def _check_queues(options: Options) -> None:
 def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 10_000_000:
         raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
     return int(text)
 
 

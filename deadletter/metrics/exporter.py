@@ -1,0 +1,136 @@
+"""
+Where does the answer to a scrape come from? From a thread of a lone worker process; under a
+supervisor from a process of its own, so that the supervisor stays without threads (it forks) and
+one port tells of all processes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
+
+from ..logs import event, logger
+from .board import Board
+from .observer import BoardObserver
+from .reading import Reader, Rows
+from .server import Server, listen
+
+if TYPE_CHECKING:
+    from .page import Page
+
+#: Seconds until an exporter that died is started again.
+PAUSE = 1.0
+
+
+class Exporter:
+    """`worker.observer.Companion`, for `places` processes that write on boards of their own."""
+
+    def __init__(self, host: str, port: int, *, names: Iterable[str], places: int, using: str):
+        """Raises CannotListen, and ImportError without prometheus-client."""
+        from .page import render
+
+        self._render = render
+
+        self._listener = listen(host, port)
+        names = list(names)
+        self._boards = [Board(names) for _ in range(places)]
+        self._using = using
+        self._pid = 0
+        self._start_at = 0.0
+        address, port = self._listener.getsockname()[:2]
+        event(
+            logging.INFO,
+            "metrics_listening",
+            "metrics at http://{host}:{port}/metrics",
+            host=f"[{address}]" if ":" in address else address,
+            port=port,
+        )
+
+    def observer(self, place: int) -> BoardObserver:
+        return BoardObserver(self._boards[place])
+
+    def serve_in_thread(self) -> None:
+        """For a worker without a supervisor."""
+        server, reader = self._server()
+        reader.start()
+        threading.Thread(target=server.serve, name="deadletter-metrics", daemon=True).start()
+
+    def keep(self) -> None:
+        if self._pid and not _is_gone(self._pid):
+            return
+        if self._pid:
+            self._pid, self._start_at = 0, monotonic() + PAUSE
+            event(
+                logging.ERROR,
+                "metrics_died",
+                "the process that answers scrapes died; starting it again",
+            )
+        if monotonic() >= self._start_at:
+            self._fork()
+
+    def leave(self) -> None:
+        self._listener.close()
+
+    def stop(self) -> None:
+        self._listener.close()
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def _fork(self) -> None:
+        parent = os.getpid()
+        try:
+            self._pid = os.fork()
+        except OSError as error:
+            self._start_at = monotonic() + PAUSE
+            event(
+                logging.ERROR,
+                "metrics_not_started",
+                "the process that answers scrapes cannot be started: {error}",
+                error=str(error),
+            )
+            return
+        if not self._pid:
+            self._become(lambda: os.getppid() == parent)
+
+    def _become(self, is_needed: Callable[[], bool]) -> NoReturn:
+        """Answer scrapes until the supervisor is gone, or kills this process."""
+        code = 1
+        try:
+            # A signal to the whole group is for the workers: what they do until they have stopped
+            # is still to be seen.
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, set())
+            server, reader = self._server(is_needed)
+            reader.start()
+            server.serve()
+            code = 0
+        except BaseException:  # noqa: BLE001 - logged, and the process ends
+            logger.exception("scrapes can no longer be answered")
+        finally:
+            with suppress(Exception):
+                logging.shutdown()
+            os._exit(code)
+
+    def _server(self, is_needed: Callable[[], bool] = lambda: True) -> tuple[Server, Reader]:
+        reader = Reader(Rows(self._using))
+
+        def page(accept: str) -> Page:
+            return self._render(accept, boards=self._boards, reading=reader.latest())
+
+        return Server(self._listener, page, is_needed=is_needed), reader
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
