@@ -1,17 +1,37 @@
-"""Is somebody there to do the work?"""
+"""Is somebody there to do the work, in time, and does it succeed?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db import router
+from django.db import connections, router, transaction
+from django.db.models import OuterRef, Subquery
 from django.db.utils import Error as DatabaseError
+from django.db.utils import InterfaceError, OperationalError
 
 from .. import clock
 from ..durations import Duration, as_timedelta
-from ..models import Message, Queue, WorkerProcess
+from ..models import Message, PoisonRecord, Queue, WorkerProcess
+from .deadline import within
+
+#: Deaths are counted up to the limit that was given, or up to this.
+COUNTED = 1_000
+#: The highest limit: what is counted is read.
+MOST = 10_000
+_PRIORITIES = range(10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueHealth:
+    """A queue that has something due: since when its oldest waits, and who serves it."""
+
+    name: str
+    waited: float
+    workers: int
 
 
 @dataclass
@@ -21,92 +41,171 @@ class Health:
     problems: list[str] = field(default_factory=list)
     #: Names of the workers that were seen lately.
     workers: list[str] = field(default_factory=list)
+    #: The queues that have something due, by name.
+    queues: list[QueueHealth] = field(default_factory=list)
+    #: How many messages died lately; `COUNTED` or the limit, plus one, means more than that.
+    poison: int = 0
+    #: Whether the database answered.
+    reachable: bool = True
 
     @property
     def ok(self) -> bool:
         return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """For scripts: names that do not change."""
+        return {"ok": self.ok, **asdict(self)}
 
 
 def health(
     *,
     max_age: Duration = 30,
     max_wait: Duration | None = None,
+    max_poison: int | None = None,
+    window: Duration = 3600,
+    min_workers: int = 1,
     worker: str | None = None,
     host: str | None = None,
+    timeout: Duration | None = None,
     using: str | None = None,
 ) -> Health:
     """
-    Say whether the database answers and workers serve every queue that has something due.
+    Say whether the database answers, workers serve every queue with work, and little dies.
 
-    A worker counts when it was seen within `max_age`; `worker` or `host` ask for particular ones.
-    With `max_wait`, a message that has been due for longer is a problem as well.
+    A worker counts when it was seen within `max_age`; fewer than `min_workers` are a problem, and
+    so is a queue that has something due and none. With `max_wait`, a message that has been due for
+    longer is one as well; with `max_poison`, more than so many poison records of the last
+    `window`. `worker` or `host` ask whether particular workers live, and nothing else.
+
+    Promises: the same few index reads however many rows there are; with `timeout`, an answer
+    within that time, also when the database gives none. Raises nothing because it is away.
     """
-    alias = using or router.db_for_write(WorkerProcess)
+    asked = _Question(
+        alias=using or router.db_for_write(WorkerProcess),
+        max_age=as_timedelta(max_age, field="max_age"),
+        max_wait=None if max_wait is None else as_timedelta(max_wait, field="max_wait"),
+        max_poison=max_poison,
+        window=as_timedelta(window, field="window"),
+        min_workers=min_workers,
+        worker=worker,
+        host=host,
+    )
+    if max_poison is not None and not 0 <= max_poison <= MOST:
+        raise ValueError(f"max_poison: must be between 0 and {MOST:,}, got {max_poison}")
+    limit = None if timeout is None else as_timedelta(timeout, field="timeout").total_seconds()
     try:
-        return _judge(
-            alias,
-            as_timedelta(max_age, field="max_age"),
-            None if max_wait is None else as_timedelta(max_wait, field="max_wait"),
-            worker,
-            host,
+        return (
+            _answer(asked, None) if limit is None else within(limit, lambda: _answer(asked, limit))
         )
+    except TimeoutError:
+        problem = f"the database {asked.alias!r} did not answer within {limit:g} s"
+    except (OperationalError, InterfaceError) as error:
+        problem = f"the database {asked.alias!r} cannot be reached: {error}".strip()
     except DatabaseError as error:
-        return Health([f"the database {alias!r} cannot be reached: {error}".strip()])
+        problem = f"the database {asked.alias!r} refused (is it migrated?): {error}".strip()
+    return Health([problem], reachable=False)
 
 
-def _judge(
-    alias: str,
-    max_age: timedelta,
-    max_wait: timedelta | None,
-    worker: str | None,
-    host: str | None,
-) -> Health:
-    now = clock.now(alias)
-    alive = list(WorkerProcess.objects.using(alias).filter(seen_at__gte=now - max_age))
-    if worker is not None:
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    alias: str
+    max_age: timedelta
+    max_wait: timedelta | None
+    max_poison: int | None
+    window: timedelta
+    min_workers: int
+    worker: str | None
+    host: str | None
+
+    @property
+    def wanted(self) -> str:
+        return f" called {self.worker}" if self.worker else f" on {self.host}" if self.host else ""
+
+
+def _answer(asked: _Question, seconds: float | None) -> Health:
+    with _limited(asked.alias, seconds):
+        now = clock.now(asked.alias)
+        found = Health()
+        served = _look_for_workers(asked, now, found)
+        if asked.worker is None and asked.host is None:
+            _look_at_queues(asked, now, found, served)
+            _look_at_poison(asked, now, found)
+        return found
+
+
+@contextmanager
+def _limited(alias: str, seconds: float | None) -> Iterator[None]:
+    """Let the server give up as well: nobody waits for an answer that comes too late."""
+    connection = connections[alias]
+    if seconds is None or connection.vendor != "postgresql" or connection.in_atomic_block:
+        yield
+        return
+    with transaction.atomic(using=alias):
+        with connection.cursor() as cursor:
+            milliseconds = max(1, round(seconds * 1000))
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(milliseconds)])
+        yield
+
+
+def _look_for_workers(asked: _Question, now: datetime, found: Health) -> dict[str, int]:
+    """Return how many live workers serve each queue."""
+    rows = WorkerProcess.objects.using(asked.alias).filter(seen_at__gte=now - asked.max_age)
+    if asked.host is not None:
+        rows = rows.filter(host=asked.host)
+    served: dict[str, int] = {}
+    for name, queues in rows.values_list("name", "queues"):
         # The processes of one `run_worker --processes` are called name/1, name/2, …
-        alive = [w for w in alive if w.name == worker or w.name.startswith(f"{worker}/")]
-    if host is not None:
-        alive = [w for w in alive if w.host == host]
-    found = Health(workers=[w.name for w in alive])
-    if not alive:
-        wanted = f" called {worker}" if worker else f" on {host}" if host else ""
+        if asked.worker not in (None, name) and not name.startswith(f"{asked.worker}/"):
+            continue
+        found.workers.append(name)
+        for queue in queues:
+            served[queue] = served.get(queue, 0) + 1
+    if not found.workers and asked.min_workers:
         found.problems.append(
-            f"no worker{wanted} was seen in the last {max_age.total_seconds():g} s; is "
+            f"no worker{asked.wanted} was seen in the last {asked.max_age.total_seconds():g} s; is "
             "`manage.py run_worker` running?"
         )
-    if worker is None and host is None:
-        found.problems += _unserved(alias, now, alive, max_wait)
-    return found
-
-
-def _unserved(
-    alias: str, now: datetime, alive: Sequence[WorkerProcess], max_wait: timedelta | None
-) -> list[str]:
-    """Name queues with work that nobody takes. One index probe a queue, however long it is."""
-    problems = []
-    served = {name for worker in alive for name in worker.queues}
-    for queue in Queue.objects.using(alias).filter(paused=False, sources=None):
-        due = Message.objects.using(alias).filter(queue=queue, available_at__lte=now)
-        oldest = min(
-            (
-                at
-                for priority in range(10)
-                for at in due.filter(priority=priority)
-                .order_by("available_at", "id")
-                .values_list("available_at", flat=True)[:1]
-                if at is not None
-            ),
-            default=None,
+    elif len(found.workers) < asked.min_workers:
+        found.problems.append(
+            f"{len(found.workers)} worker(s){asked.wanted} seen in the last "
+            f"{asked.max_age.total_seconds():g} s, fewer than {asked.min_workers}"
         )
-        if oldest is None:
+    return served
+
+
+def _look_at_queues(asked: _Question, now: datetime, found: Health, served: dict[str, int]) -> None:
+    """Name queues with work that nobody takes: one statement, one index probe a priority."""
+    # A dead queue is for people, and what is paused waits on purpose.
+    queues: Any = Queue.objects.using(asked.alias).filter(paused=False, sources=None)
+    due = Message.objects.filter(queue=OuterRef("pk"), available_at__lte=now)
+    first = {
+        f"first_{priority}": Subquery(
+            due.filter(priority=priority).order_by("available_at", "id").values("available_at")[:1]
+        )
+        for priority in _PRIORITIES
+    }
+    for name, *firsts in queues.annotate(**first).order_by("name").values_list("name", *first):
+        since = min((at for at in firsts if at is not None), default=None)
+        if since is None:
             continue
-        waited = now - oldest
-        if queue.name not in served:
-            problems.append(f"queue {queue.name} has messages due and no live worker serves it")
-        if max_wait is not None and waited > max_wait:
-            problems.append(
-                f"queue {queue.name}: a message has been due for {waited.total_seconds():.0f} s "
-                f"(more than {max_wait.total_seconds():g})"
+        waited = (now - since).total_seconds()
+        found.queues.append(QueueHealth(name=name, waited=waited, workers=served.get(name, 0)))
+        if name not in served:
+            found.problems.append(f"queue {name} has messages due and no live worker serves it")
+        if asked.max_wait is not None and waited > asked.max_wait.total_seconds():
+            found.problems.append(
+                f"queue {name}: a message has been due for {waited:.0f} s "
+                f"(more than {asked.max_wait.total_seconds():g})"
             )
-    return problems
+
+
+def _look_at_poison(asked: _Question, now: datetime, found: Health) -> None:
+    """Count who died lately and is still there, but never more than the limit wants to know."""
+    dead = PoisonRecord.objects.using(asked.alias).filter(poisoned_at__gt=now - asked.window)
+    enough = (COUNTED if asked.max_poison is None else asked.max_poison) + 1
+    found.poison = dead.order_by("poisoned_at", "id")[:enough].count()
+    if asked.max_poison is not None and found.poison > asked.max_poison:
+        found.problems.append(
+            f"more than {asked.max_poison} messages died in the last "
+            f"{asked.window.total_seconds():g} s; see `manage.py deadletter list`"
+        )

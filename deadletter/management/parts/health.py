@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from ...operations import Health, health
+from ...operations.health import MOST
 from .screen import Screen
 from .text import plain
 
@@ -27,8 +28,31 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="a message that is due for longer is a problem",
     )
+    parser.add_argument(
+        "--max-poison",
+        type=_number,
+        metavar="N",
+        help="more than N poison records of the last --window are a problem",
+    )
+    parser.add_argument(
+        "--window", type=_seconds, default=3600.0, metavar="S", help="how long is lately: an hour"
+    )
+    parser.add_argument(
+        "--min-workers",
+        type=_number,
+        default=1,
+        metavar="N",
+        help="fewer live workers are a problem; 0: only a queue with work needs one",
+    )
     parser.add_argument("--worker", metavar="NAME", help="only the worker of this name")
     parser.add_argument("--host", metavar="HOST", help="only workers of this host")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="a database that does not answer within so many seconds is away",
+    )
     parser.add_argument("--format", choices=["text", "table", "json"], default="text")
     parser.add_argument("--database", metavar="ALIAS", help="alias to look at")
 
@@ -37,23 +61,23 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     found = health(
         max_age=options["max_age"],
         max_wait=options["max_wait"],
+        max_poison=options["max_poison"],
+        window=options["window"],
+        min_workers=options["min_workers"],
         worker=options["worker"],
         host=options["host"],
+        timeout=options["timeout"],
         using=options["database"],
     )
-    screen.lines([_as_json(found)] if screen.as_json else _as_text(found))
+    screen.lines([json.dumps(found.as_dict())] if screen.as_json else _as_text(found))
     return 0 if found.ok else 1
 
 
 def _as_text(found: Health) -> list[str]:
-    if found.ok:
-        names = plain(", ".join(found.workers))
-        return [f"healthy: {len(found.workers)} live worker(s): {names}"]
-    return ["not healthy:", *(f"- {plain(problem)}" for problem in found.problems)]
-
-
-def _as_json(found: Health) -> str:
-    return json.dumps({"ok": found.ok, "problems": found.problems, "workers": found.workers})
+    if not found.ok:
+        return ["not healthy:", *(f"- {plain(problem)}" for problem in found.problems)]
+    names = plain(", ".join(found.workers))
+    return [f"healthy: {len(found.workers)} live worker(s): {names}"]
 
 
 def _seconds(text: str) -> float:
@@ -64,3 +88,9 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 1e9:
         raise argparse.ArgumentTypeError(f"expected seconds, got {text!r}")
     return seconds
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 5 or int(text) > MOST:
+        raise argparse.ArgumentTypeError(f"expected a number up to {MOST}, got {text!r}")
+    return int(text)
