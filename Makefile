@@ -5,6 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+BENCH := .bench-venv
 PORT ?= 8000
 ARGS ?=
 CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
@@ -34,14 +35,14 @@ check: $(INSTALLED) ## Lint, format, types, import directions, migrations, syste
 matrix: ## Run the tests on each supported pair of Python and Django
 	@exec .ci/matrix $(ARGS)
 
-bench: $(INSTALLED) ## Measure pickup latency, idle cost and drain rate on a private PostgreSQL
-	@exec $(BIN)/python -m benchmarks.worker $(ARGS)
+bench: $(BENCH)/.installed ## Measure deadletter, its peers and the database's limit (ARGS="--quick")
+	@exec $(BENCH)/bin/python -m benchmarks $(ARGS)
 
 bench-admin: $(INSTALLED) ## Measure the pages of the admin beside a million poison records
 	@exec $(BIN)/python -m benchmarks.admin $(ARGS)
 
 clean: ## Remove environments, databases, caches
-	rm -rf $(VENV) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	rm -f db.sqlite3* demo.sqlite3*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -54,6 +55,24 @@ $(BIN)/python:
 	done; \
 	echo "deadletter needs Python 3.11 or newer with its venv module; tried: $(CANDIDATES)." >&2; \
 	echo "Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1
+
+# A newer Python first: one of the peers needs 3.12.
+$(BENCH)/bin/python:
+	@for python in $(PYTHON) python3.13 python3.12 $(CANDIDATES); do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "Making $(BENCH) with $$($$python -V) ..."; \
+	    exec $$python -m venv $(BENCH); \
+	  fi; \
+	done; \
+	echo "make bench needs Python 3.11 or newer with its venv module." >&2; exit 1
+
+$(BENCH)/.installed: benchmarks/requirements.txt benchmarks/peers/graphile/package.json | $(BENCH)/bin/python
+	@echo "Installing what is measured into $(BENCH) ..."
+	@$(BENCH)/bin/python -m pip install --quiet --requirement benchmarks/requirements.txt
+	@if command -v npm >/dev/null; then \
+	  cp benchmarks/peers/graphile/package.json $(BENCH)/ && npm install --silent --prefix $(BENCH); \
+	else echo "npm is not installed: graphile-worker will not be measured"; fi
+	@touch $@
 
 $(INSTALLED): requirements.txt pyproject.toml | $(BIN)/python
 	@echo "Installing into $(VENV) ..."

@@ -1,11 +1,10 @@
-"""What the measured messages do: nothing, or note when they were picked up."""
+"""The measured messages as deadletter's handlers: counted, and nothing else."""
 
 from __future__ import annotations
 
-import os
-import time
 from typing import TYPE_CHECKING
 
+from benchmarks import work
 from deadletter import handler
 
 if TYPE_CHECKING:
@@ -14,12 +13,14 @@ if TYPE_CHECKING:
 
 @handler("bench.nothing")
 def nothing(message: Claimed) -> None:
-    pass
+    work.nothing()
+
+
+@handler("bench.failing")
+def failing(message: Claimed) -> None:
+    work.failing(message.payload["n"], attempt=message.attempt)
 
 
 @handler("bench.pickup")
 def pickup(message: Claimed) -> None:
-    """Write how long the message waited, in nanoseconds of a clock all processes share."""
-    waited = time.monotonic_ns() - message.payload["sent"]
-    with open(os.environ["BENCH_OUTPUT"], "a") as file:  # noqa: PTH123
-        file.write(f"{waited}\n")
+    work.pickup(message.payload["sent"])

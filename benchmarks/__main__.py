@@ -1,0 +1,104 @@
+"""
+Measure deadletter, its peers and the limit of the database: `make bench ARGS="..."`.
+
+    --quick                         a few minutes: smaller numbers, three rounds
+    --only deadletter,raw           these systems
+    --scenario drain-1,streams      these measurements (--list names them all)
+    --resume                        go on with what an interrupted run left
+
+Everything is interleaved: each round measures every system once before the next round begins.
+Results are written after every measurement, the tables and pictures at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from .peers import SYSTEMS
+from .plan import COLUMNS, Plan, scenario_names
+from .results import Results
+from .sizes import SIZES
+from .stores import Stores
+
+#: Where figures to be kept go; those of a partial or quick run go where git does not look.
+KEPT, PASSING = Path("docs/performance"), Path("build/bench")
+
+
+def main() -> int:
+    options = _options()
+    if options.list:
+        print("systems:     ", ", ".join(SYSTEMS))
+        print("measurements:", ", ".join([*COLUMNS, *scenario_names()]))
+        return 0
+    size = "tiny" if options.tiny else "quick" if options.quick else "full"
+    partial = options.only or options.scenario or size != "full"
+    folder = options.output or (PASSING if partial else KEPT)
+    # Servers are stopped on the way out, whoever asks.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    results = _results(folder / "results.json", resume=options.resume)
+    with tempfile.TemporaryDirectory(prefix="bench-") as home, ExitStack() as servers:
+        plan = Plan(
+            sizes=SIZES[size],
+            rounds=options.rounds or SIZES[size].rounds,
+            systems=options.only or list(SYSTEMS),
+            measurements=options.scenario,
+            stores=Stores(Path(home), servers),
+            results=results,
+        )
+        plan.describe(size)
+        try:
+            plan.run()
+        except KeyboardInterrupt:
+            print("interrupted: what was measured is kept, --resume goes on", file=sys.stderr)
+    from .report import publish
+
+    publish(results, pictures=not options.no_plots)
+    return 0 if results.figures else 1
+
+
+def _results(file: Path, *, resume: bool) -> Results:
+    if resume and file.exists():
+        return Results.read(file)
+    return Results(file)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make bench ARGS=...",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="a few minutes")
+    size.add_argument("--tiny", action="store_true", help="see that it works; figures say nothing")
+    parser.add_argument("--only", type=_among(list(SYSTEMS)), metavar="NAMES", help="systems")
+    every = [*COLUMNS, *scenario_names()]
+    parser.add_argument("--scenario", type=_among(every), metavar="NAMES", help="measurements")
+    parser.add_argument("--rounds", type=int, metavar="N")
+    parser.add_argument("--resume", action="store_true", help="keep what is already measured")
+    places = f"default: {KEPT}, of a partial run {PASSING}"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=places)
+    parser.add_argument("--no-plots", action="store_true")
+    parser.add_argument("--list", action="store_true", help="name systems and measurements")
+    return parser.parse_args()
+
+
+def _among(known: list[str]):  # type: ignore[no-untyped-def]
+    def read(text: str) -> list[str]:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown)}: unknown; there are {', '.join(known)}"
+            )
+        return names
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

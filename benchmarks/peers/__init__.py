@@ -1,0 +1,23 @@
+"""The measured systems: one file for each, all with the same interface (`benchmarks.system`)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ..system import System
+
+#: Name and place of every system, in the order of the table.
+SYSTEMS = {
+    "raw": "raw:Raw",
+    "raw-two-commits": "raw:TwoCommits",
+    "deadletter": "deadletter:Deadletter",
+    "django-create": "deadletter:DjangoCreate",
+    "deadletter-sqlite": "deadletter:OnSQLite",
+}
+
+
+def load(name: str) -> System:
+    """Make a system by name. Raises ImportError when its library is not installed."""
+    module, _, made = SYSTEMS[name].partition(":")
+    system: System = getattr(import_module(f"{__name__}.{module}"), made)()
+    return system
