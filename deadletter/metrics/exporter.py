@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..logs import event, logger
 from .board import Board
 from .observer import BoardObserver
-from .reading import Reader, Rows
+from .reading import Rows
 from .server import Server, listen
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class Exporter:
 
     def serve_in_thread(self) -> None:
         """For a worker without a supervisor."""
-        server, reader = self._server()
-        reader.start()
-        threading.Thread(target=server.serve, name="deadletter-metrics", daemon=True).start()
+        threading.Thread(
+            target=self._server().serve, name="deadletter-metrics", daemon=True
+        ).start()
 
     def keep(self) -> None:
         if self._pid and not _is_gone(self._pid):
@@ -109,9 +109,7 @@ class Exporter:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, set())
-            server, reader = self._server(is_needed)
-            reader.start()
-            server.serve()
+            self._server(is_needed).serve()
             code = 0
         except BaseException:  # noqa: BLE001 - logged, and the process ends
             logger.exception("scrapes can no longer be answered")
@@ -120,13 +118,13 @@ class Exporter:
                 logging.shutdown()
             os._exit(code)
 
-    def _server(self, is_needed: Callable[[], bool] = lambda: True) -> tuple[Server, Reader]:
-        reader = Reader(Rows(self._using))
+    def _server(self, is_needed: Callable[[], bool] = lambda: True) -> Server:
+        rows = Rows(self._using)
 
         def page(accept: str) -> Page:
-            return self._render(accept, boards=self._boards, reading=reader.latest())
+            return self._render(accept, boards=self._boards, reading=rows.latest())
 
-        return Server(self._listener, page, is_needed=is_needed), reader
+        return Server(self._listener, page, is_needed=is_needed)
 
 
 def _is_gone(pid: int) -> bool:

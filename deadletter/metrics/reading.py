@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Generic, TypeVar
 
-from django.db import connections
 from django.db.utils import Error as DatabaseError
 
 from ..logs import event
+from ..operations.deadline import within
 from .depths import Depths, read_depths, read_poison
 from .totals import Counted, Totals
 
@@ -30,12 +30,18 @@ STALE = 60.0
 
 @dataclass(frozen=True)
 class Reading:
-    """What the tables said, and how many seconds ago the oldest part of it was read."""
+    """What the tables said."""
 
     totals: Totals
     depths: Depths
     poison: dict[str, int]
-    age: float
+    #: When the oldest part of it was asked for, on the monotonic clock.
+    at: float
+
+    @property
+    def age(self) -> float:
+        """Seconds."""
+        return monotonic() - self.at
 
 
 class Rested(Generic[T]):
@@ -62,84 +68,65 @@ class Rested(Generic[T]):
 
 
 class Rows:
-    """The tables of one database. Any thread may read; they take turns."""
+    """The tables of one database. Any thread may ask; they take turns."""
 
-    def __init__(self, using: str, *, fresh: float = FRESH) -> None:
-        self.using = using
+    def __init__(self, using: str, *, fresh: float = FRESH, patience: float = PATIENCE) -> None:
+        self._using = using
+        self._patience = patience
         counted = Counted()
         self._totals = Rested(lambda: counted.read(using), fresh=fresh)
         self._depths = Rested(lambda: read_depths(using), fresh=fresh)
         self._poison = Rested(lambda: read_poison(using), fresh=fresh)
-        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._reading = threading.Lock()
+        self._last: Reading | None = None
+        self._is_away = False
 
-    def read(self) -> Reading:
-        """Raises DatabaseError."""
-        with self._lock:
+    def latest(self) -> Reading | None:
+        """
+        Return what the tables say; what they said before while they take long to answer, and None
+        when they are out of reach. Never waits for long, whatever the database does.
+        """
+        if not self._turn.acquire(timeout=self._patience):
+            return self._recent()
+        try:
+            self._last = within(self._patience, self._read)
+        except TimeoutError:
+            return self._recent()
+        except (DatabaseError, RuntimeError) as error:  # the latter: no thread is left
+            self._last = None
+            self._report(str(error))
+        else:
+            self._is_away = False
+        finally:
+            self._turn.release()
+        return self._last
+
+    def _read(self) -> Reading:
+        # Nobody may wait for it any more, but it is still under way: one that hangs is enough.
+        if not self._reading.acquire(blocking=False):
+            raise TimeoutError
+        try:
             totals, at_first = self._totals.get()
             depths, at_second = self._depths.get()
             poison, at_third = self._poison.get()
-        return Reading(totals, depths, poison, monotonic() - min(at_first, at_second, at_third))
+            return Reading(totals, depths, poison, min(at_first, at_second, at_third))
+        finally:
+            self._reading.release()
 
-
-def read_or_none(rows: Rows) -> Reading | None:
-    """Read; None, with a line in the log, when the database is away."""
-    try:
-        return rows.read()
-    except DatabaseError as error:
-        event(
-            logging.WARNING,
-            "metrics_without_database",
-            "the tables of database {using} cannot be read for metrics: {error}",
-            using=rows.using,
-            error=str(error),
-        )
+    def _recent(self) -> Reading | None:
+        if self._last is not None and self._last.age <= STALE:
+            return self._last
+        self._report("it does not answer")
         return None
 
-
-class Reader(threading.Thread):
-    """
-    Reads rows in a thread and on a connection of its own, so that nobody waits for ever.
-
-    The connection is closed after each reading: scrapes are rare, connections are precious.
-    """
-
-    def __init__(self, rows: Rows, *, patience: float = PATIENCE) -> None:
-        super().__init__(name="deadletter-metrics-reader", daemon=True)
-        self._rows = rows
-        self._patience = patience
-        self._turn = threading.Condition()
-        self._asked = 0
-        self._answered = 0
-        self._reading: Reading | None = None
-        self._read_at = 0.0
-
-    def latest(self) -> Reading | None:
-        """Return a reading, the one before while the database is slow, None when it is away."""
-        with self._turn:
-            self._asked += 1
-            mine = self._asked
-            self._turn.notify_all()
-            self._turn.wait_for(lambda: self._answered >= mine, self._patience)
-            if self._answered < mine and monotonic() - self._read_at > STALE:
-                return None
-            return self._reading
-
-    def run(self) -> None:
-        while True:
-            with self._turn:
-                self._turn.wait_for(lambda: self._asked > self._answered)
-                asked = self._asked
-            reading = self._read()
-            with self._turn:
-                self._reading, self._read_at, self._answered = reading, monotonic(), asked
-                self._turn.notify_all()
-
-    def _read(self) -> Reading | None:
-        try:
-            return read_or_none(self._rows)
-        except Exception:
-            # This thread must live: a scrape without rows says more than none.
-            logging.getLogger("deadletter").exception("the tables could not be read for metrics")
-            return None
-        finally:
-            connections[self._rows.using].close()
+    def _report(self, error: str) -> None:
+        if not self._is_away:
+            self._is_away = True
+            event(
+                logging.WARNING,
+                "metrics_without_database",
+                "the tables of database {using} cannot be read for metrics: {error}",
+                using=self._using,
+                error=error,
+            )

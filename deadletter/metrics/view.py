@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET
 
 from ..models import Count
 from .access import may_scrape
-from .reading import Rows, read_or_none
+from .reading import Rows
 
 
 @login_not_required
@@ -34,7 +34,7 @@ def metrics(request: HttpRequest, using: str | None = None) -> HttpResponse:
             status=503,
             content_type="text/plain; charset=utf-8",
         )
-    reading = read_or_none(_rows(using or router.db_for_write(Count)))
+    reading = _rows(using or router.db_for_write(Count)).latest()
     page = render(request.headers.get("Accept", ""), reading=reading)
     return HttpResponse(page.body, content_type=page.type)
 

@@ -1,0 +1,140 @@
+"""How much is there now, in which state, for how long, and is anybody there?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from deadletter import Outgoing, lifecycle, send, send_many
+from deadletter.lifecycle import Failure
+from deadletter.metrics import depths
+from deadletter.metrics.board import OTHER
+from deadletter.metrics.depths import read_depths, read_poison
+from deadletter.models import Breaker, Message, PoisonRecord, Queue, StreamPolicy, WorkerProcess
+
+pytestmark = pytest.mark.django_db
+
+EMPTY = {"pending": 0, "scheduled": 0, "failed": 0, "active": 0, "blocked": 0, "dead": 0}
+
+
+def die(*messages: Message) -> None:
+    """Quarantine what was just sent."""
+    batch = lifecycle.claim(limit=len(messages), worker="w")
+    assert {m.pk for m in messages} == set(batch.ids)
+    lifecycle.fail(batch.token, [Failure(id, error="no", permanent=True) for id in batch.ids])
+
+
+def test_an_empty_queue_has_every_state(clock):
+    [(name, found)] = read_depths("default").queues.items()
+
+    assert (name, found.states) == ("default", EMPTY)
+    assert (found.oldest, found.paused, found.workers, found.halted) == (0.0, False, 0, 0)
+
+
+def test_each_message_is_counted_in_its_state(clock, counts):
+    die(send("job"), send("job"))
+    send("job", delay=60)
+    send_many([Outgoing("job", stream="s") for _ in range(3)])
+    lifecycle.claim(limit=1, worker="w")
+    failing = lifecycle.claim(limit=1, worker="w")
+    assert not failing.ids  # the stream is busy: its followers are parked now
+    send_many([Outgoing("job") for _ in range(2)])
+    failing = lifecycle.claim(limit=1, worker="w")
+    lifecycle.fail(failing.token, [Failure(failing.ids[0], error="no")])
+
+    [found] = read_depths("default").queues.values()
+
+    assert {state: n for state, n in found.states.items() if n} == counts()
+    assert found.states["dead"] == 2
+    assert found.states["failed"] == 1
+
+
+def test_queues_do_not_count_each_other(clock):
+    Queue.objects.create(name="mail", paused=True)
+    send("job", queue="mail")
+
+    found = read_depths("default").queues
+
+    assert found["default"].states == EMPTY
+    assert found["mail"].states == EMPTY | {"pending": 1}
+    assert (found["default"].paused, found["mail"].paused) == (False, True)
+
+
+def test_the_oldest_is_the_one_that_could_have_been_handled_first(clock):
+    send("job", delay=100)
+    send("job", priority=9)
+    clock.advance(40)
+    send("job")
+
+    [found] = read_depths("default").queues.values()
+
+    assert found.oldest == 40
+
+
+def test_a_depth_is_counted_up_to_a_limit(clock, monkeypatch):
+    monkeypatch.setattr(depths, "CAP", 3)
+    send_many([Outgoing("job") for _ in range(5)])
+    send_many([Outgoing("job", delay=60) for _ in range(5)])
+
+    [found] = read_depths("default").queues.values()
+
+    assert found.states == EMPTY | {"pending": 3, "scheduled": 3}
+
+
+def test_only_workers_seen_lately_are_alive(clock):
+    for name, ago, queues in (
+        ("a", 0, ["default", "mail"]),
+        ("b", depths.ALIVE, ["mail"]),
+        ("c", depths.ALIVE + 1, ["default"]),
+    ):
+        WorkerProcess.objects.create(
+            name=name,
+            host="h",
+            pid=1,
+            version="1",
+            concurrency=1,
+            queues=queues,
+            started_at=clock.now,
+            seen_at=clock.now - timedelta(seconds=ago),
+        )
+
+    found = read_depths("default")
+
+    assert found.workers == 2
+    assert found.queues["default"].workers == 1
+
+
+def test_open_breakers_and_halted_streams_are_told(clock):
+    Queue.objects.filter(name="default").update(stream_policy=StreamPolicy.HALT)
+    die(send("job", stream="a"), send("job", stream="b"))
+    Breaker.objects.create(
+        name="job", failures=3, error="e", opened_at=clock.now, until=clock.now, opened_by="w"
+    )
+
+    found = read_depths("default")
+
+    assert found.breakers == ["job"]
+    assert found.queues["default"].halted == 2
+
+
+def test_poison_is_counted_by_kind(clock):
+    die(send("job"), send("job"), send("job"), send("job"))
+    activity, strange = PoisonRecord.objects.values_list("pk", flat=True)[:2]
+    PoisonRecord.objects.filter(pk=activity).update(kind="activity")
+    PoisonRecord.objects.filter(pk=strange).update(kind="strange")
+
+    assert read_poison("default") == {"message": 2, "orchestration": 0, "activity": 1, OTHER: 1}
+
+
+def test_the_number_of_questions_depends_on_queues_only(clock):
+    send_many([Outgoing("job") for _ in range(50)])
+    with CaptureQueriesContext(connection) as few:
+        read_depths("default")
+    send_many([Outgoing("job", stream=f"s{n}") for n in range(50)])
+    with CaptureQueriesContext(connection) as many:
+        read_depths("default")
+
+    assert len(few) == len(many) <= 20
