@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from django.db.utils import Error as DatabaseError
 
+from .. import clock
 from ..logs import event
 from ..operations.deadline import within
 from .depths import Depths, read_depths, read_poison
@@ -107,6 +108,8 @@ class Rows:
         if not self._reading.acquire(blocking=False):
             raise TimeoutError
         try:
+            # One round trip: answers that still serve must not hide that nobody is there.
+            clock.now(self._using)
             totals, at_first = self._totals.get()
             depths, at_second = self._depths.get()
             poison, at_third = self._poison.get()

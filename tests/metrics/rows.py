@@ -10,9 +10,7 @@ from deadletter.models import NO_REASON, Count, Span
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def counted(
-    name: str = "job", *, minute: int = 0, reason: int = NO_REASON, **values: Any
-) -> Count:
+def counted(name: str = "job", *, minute: int = 0, reason: int = NO_REASON, **values: Any) -> Count:
     fields = {"queue": "default", "kind": "message", "writer": "", "span": Span.MINUTE, **values}
     return Count.objects.create(
         at=START + timedelta(minutes=minute), name=name, reason=reason, **fields
