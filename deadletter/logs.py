@@ -45,13 +45,15 @@ def one_line(text: str) -> str:
 
 
 def _shown(value: object) -> object:
-    return one_line(printable(value, limit=SHOWN)) if isinstance(value, str) else value
+    return value if _is_plain(value) else one_line(printable(value, limit=SHOWN))
 
 
 def _kept(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return printable(value, limit=KEPT)
+    return value if _is_plain(value) else printable(value, limit=KEPT)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float)
 
 
 #: Marks that would turn or hide the rest of a line on a terminal, spelled out.

@@ -18,10 +18,10 @@ from http.server import BaseHTTPRequestHandler
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ..logs import crash, event
+
 if TYPE_CHECKING:
     from .page import Page
-
-logger = logging.getLogger("deadletter")
 
 #: Scrapes answered at a time; one more is turned away.
 AT_ONCE = 4
@@ -109,7 +109,12 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hangs up is nobody's error."""
-        logger.debug("a scrape from %s was not answered", client_address)
+        event(
+            logging.DEBUG,
+            "scrape_unanswered",
+            "a scrape from {client} was not answered",
+            client=str(client_address),
+        )
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -148,8 +153,8 @@ class _Request(BaseHTTPRequestHandler):
             return
         try:
             page = self.server.page(self.headers.get("Accept", ""))
-        except Exception:
-            logger.exception("a scrape could not be answered")
+        except Exception as error:  # noqa: BLE001 - logged
+            crash("scrape_failed", "a scrape could not be answered", error)
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "see the worker's log")
             return
         self.send_response(HTTPStatus.OK)
