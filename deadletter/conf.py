@@ -62,6 +62,9 @@ class Settings:
     metrics_token: str = ""
     #: What is worth an alert and who is told; None: nothing, nobody.
     alerts: AlertPolicy | None = None
+    #: Whether what happens is added up, and how long the sums are kept.
+    counts: bool = True
+    counts_kept: timedelta = timedelta(days=400)
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -154,6 +157,12 @@ def _breaker(value: Any) -> BreakerPolicy | None:
     return BreakerPolicy(**value)
 
 
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected True or False, got {value!r}")
+    return value
+
+
 def _access(value: Any) -> Access | None:
     if isinstance(value, str):
         value = import_string(value)
@@ -188,6 +197,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "UNREGISTERED_CAP": as_timedelta,
     "METRICS_ACCESS": _access,
     "METRICS_TOKEN": _token,
+    "COUNTS": _truth,
+    "COUNTS_KEPT": as_timedelta,
     "ALERTS": read_alerts,
 }
 _HINTS = {
@@ -203,6 +214,8 @@ _HINTS = {
     "UNREGISTERED_CAP": "seconds or a timedelta",
     "METRICS_ACCESS": 'for example "shop.access.may_scrape"',
     "METRICS_TOKEN": 'for example env("METRICS_TOKEN"), made with `openssl rand -hex 32`',
+    "COUNTS": "True or False",
+    "COUNTS_KEPT": "a timedelta, for example timedelta(days=400)",
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
 }

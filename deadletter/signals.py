@@ -7,6 +7,14 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
+#: A message was stored. Arguments: message_id, queue, name, kind, using.
+message_sent = Signal()
+#: A message is finished and gone. Arguments: message_id, queue, name, kind, seconds (how long its
+#: handler took, or None), using.
+message_completed = Signal()
+#: An attempt failed. Arguments: message_id, queue, name, kind, attempts, reason, error, retry_at
+#: (None: that was the last one), using.
+message_failed = Signal()
 #: A message was quarantined. Arguments: poison (a Poisoning; no payload), using.
 message_poisoned = Signal()
 #: A poison record was put back into its queue by an operator. Arguments: message_id, by, using.

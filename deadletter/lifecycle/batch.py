@@ -29,7 +29,7 @@ def process_batch(
     (or no longer) the caller's are skipped and returned as `lost`. What failed in this call is not
     claimed by it again, what was released may be.
     """
-    done = [item if item.token else replace(item, token=token) for item in completions]
+    done = [item if item.token else item._replace(token=token) for item in completions]
     failed = [item if item.token else replace(item, token=token) for item in failures]
     back = [
         Release(item, 0, token)

@@ -15,6 +15,7 @@ from ..failures import HISTORY_LIMIT
 from ..models import Queue
 from ..status import FailureReason, Status
 from . import streams
+from .counting import Subject
 from .quarantine import Death, quarantine
 from .transaction import Stream, Transaction, in_transaction
 from .values import Batch, Claimed, ClaimRequest
@@ -91,6 +92,9 @@ def _levels(tx: Transaction, queues: Sequence[str] | None) -> Iterator[dict[str,
             }
 
 
+#: Making a flag anew takes longer than reading the rest of the row.
+_STATUS = {int(flag): flag for flag in (Status.STORED, Status.STORED | Status.FAILED)}
+
 #: The messages to lease in order, and the stream they belong to.
 _Run = tuple[Stream | None, list[int]]
 
@@ -114,6 +118,8 @@ class _Taking:
     #: Looking at one again could take later messages while the earlier ones are passed over.
     skipped: set[Stream] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
+    #: Messages whose last lease ran out unreported.
+    lost: set[int] = field(default_factory=set)
 
     @property
     def room(self) -> int:
@@ -163,6 +169,8 @@ class _Taking:
                 self._skip((queue_id, stream), [id])
             elif not self._is_dead(verdict, name, attempts):
                 runs.append((None, [id]))
+                if verdict == "lost":
+                    self.lost.add(id)
             else:
                 deaths.append(_death(id, verdict))
         self.locked |= candidates.keys()
@@ -203,6 +211,7 @@ class _Taking:
                 blocked[stream] = ids
                 continue
             policy, halted_at, members = heads[stream]
+            self.lost.update(member.id for member in members if member.lost)
             choice = streams.choose_run(
                 members, policy=policy, halted_at=halted_at, room=min(cap, room)
             )
@@ -243,6 +252,7 @@ class _Taking:
         for stream, run in runs:
             taken = [id for id in run if id in leased]
             self.messages += [self._claimed(leased[id]) for id in taken]
+            self._count_lost(taken, leased)
             if stream is None:
                 continue
             rest = [id for id in candidates[stream] if id not in leased]
@@ -256,26 +266,30 @@ class _Taking:
         self.skipped.add(stream)
         self.passed.update(ids)
 
+    def _count_lost(self, taken: Sequence[int], leased: Mapping[int, sql.Row]) -> None:
+        """A lease that ran out unreported was a failed attempt; only now does anybody know."""
+        for id in taken:
+            if id in self.lost:
+                _, queue, name, kind, *_rest = leased[id]
+                lost = Subject(queue, name, kind, int(FailureReason.WORKER_LOST))
+                self.tx.counts.add(lost, "failed")
+
     def _claimed(self, row: sql.Row) -> Claimed:
+        (*before, status, fence, created_at, instance, execution, activity, lease, reason) = row
+        if self.tx.is_sqlite:
+            created_at = sql.as_datetime(created_at, self.tx.connection)
+            lease = sql.as_timedelta(lease)
         return Claimed(
-            id=row[0],
-            queue=row[1],
-            name=row[2],
-            kind=row[3],
-            raw_payload=row[4],
-            raw_headers=row[5],
-            stream=row[6],
-            attempt=row[7],
-            max_attempts=row[8],
-            status=Status(row[9]),
-            fence=row[10],
-            created_at=sql.as_datetime(row[11], self.tx.connection),  # type: ignore[arg-type]
-            instance=row[12],
-            execution_id=row[13],
-            activity_id=row[14],
-            lease=sql.as_timedelta(row[15]) or timedelta(0),
-            token=self.token,
-            last_failure=None if row[16] is None else FailureReason.read(row[16]),
+            *before,  # type: ignore[call-arg]
+            _STATUS.get(status) or Status(status),
+            fence,
+            created_at,
+            instance,
+            execution,
+            activity,
+            lease,
+            self.token,
+            None if reason is None else FailureReason.read(reason),
         )
 
 

@@ -10,14 +10,17 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .. import clock, sql, tracing
+from .. import clock, signals, sql, tracing
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
 from ..failures import shown
 from ..models import Kind, Message, Queue
 from ..payload import accept
+from .announce import announce
+from .counting import Counts, Subject, writer
 from .notify import notify_after_commit
 
 #: Messages stored by one statement of send_many; bounds memory, not the list.
@@ -69,12 +72,13 @@ def send(
     values = _checked(item) | {"queue": _name("queue", queue)}
     alias = using or router.db_for_write(Message)
     connection = connections[alias]
-    params = values | _UNUSED | {"now": clock.transaction_time(connection)}
+    params = values | _UNUSED | {"now": clock.transaction_time(connection), "writer": writer()}
     while True:
-        rows = sql.run(connection, "enqueue", params)
+        rows = _store(connection, params)
         if rows:
             if not item.delay and item.at is None:
                 notify_after_commit(alias)
+            _announce(alias, queue, [(rows[0][0], name)])
             return _row(item, rows[0], alias)
         target = _queue(queue, alias)
         taken = key and Message.objects.using(alias).filter(queue=target, key=key).first()
@@ -110,6 +114,32 @@ def send_many(
     return ids
 
 
+def _store(connection: BaseDatabaseWrapper, params: dict[str, Any]) -> list[sql.Row]:
+    """Store one message, if its queue exists and its key is free, and count it with it."""
+    if connection.vendor != "sqlite" or params["writer"] is None:
+        return sql.run(connection, "enqueue", params)
+    with transaction.atomic(using=connection.alias, savepoint=False):
+        rows = sql.run(connection, "enqueue", params)
+        if rows:
+            counts = Counts()
+            counts.add(Subject(params["queue"], params["name"], params["kind"]), "sent")
+            counts.write(connection, params["now"])
+    return rows
+
+
+def _announce(alias: str, queue: str, sent: Iterable[tuple[int, str]]) -> None:
+    announce(
+        alias,
+        "message_sent",
+        signals.message_sent,
+        sender=Message,
+        each=lambda: [
+            {"message_id": id, "queue": queue, "name": name, "kind": Kind.MESSAGE.value}
+            for id, name in sent
+        ],
+    )
+
+
 asend = sync_to_async(send)
 asend_many = sync_to_async(send_many)
 
@@ -136,6 +166,7 @@ def _store_together(
         "enqueue_many",
         {
             "now": now,
+            "writer": writer(),
             "queue_id": queue.pk,
             "rows": json.dumps([_as_json(row) for row in rows], ensure_ascii=False),
         },
@@ -143,6 +174,8 @@ def _store_together(
     ids = []
     for (id, is_new, _key), row in zip(stored, rows, strict=True):
         ids.append(id if is_new else _holder(row, queue, now, alias))
+    new = ((id, row["name"]) for (id, is_new, _), row in zip(stored, rows, strict=True) if is_new)
+    _announce(alias, queue.name, new)
     return ids
 
 
@@ -151,11 +184,18 @@ def _store_one_by_one(
 ) -> list[int]:
     # SQLite prepares the statement once and has no round trip: nothing is gained by a bulk form.
     connection = connections[alias]
-    ids = []
+    counts = Counts()
+    ids: list[int] = []
+    new: list[tuple[int, str]] = []
     for row in rows:
-        params = row | _UNUSED | {"now": now, "queue": queue.name}
+        params = row | _UNUSED | {"now": now, "queue": queue.name, "writer": None}
         stored = sql.run(connection, "enqueue", params)
+        if stored:
+            counts.add(Subject(queue.name, row["name"], row["kind"]), "sent")
+            new.append((stored[0][0], row["name"]))
         ids.append(stored[0][0] if stored else _holder(row, queue, now, alias))
+    counts.write(connection, now)
+    _announce(alias, queue.name, new)
     return ids
 
 
@@ -165,8 +205,9 @@ def _holder(row: dict[str, Any], queue: Queue, now: datetime | None, alias: str)
         holder = Message.objects.using(alias).filter(queue=queue, key=row["key"])
         for id in holder.values_list("id", flat=True):
             return id
-        params = row | _UNUSED | {"now": now, "queue": queue.name}
-        for stored in sql.run(connections[alias], "enqueue", params):
+        params = row | _UNUSED | {"now": now, "queue": queue.name, "writer": writer()}
+        for stored in _store(connections[alias], params):
+            _announce(alias, queue.name, [(stored[0], row["name"])])
             return int(stored[0])
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import signals
-from ..failures import HISTORY_LIMIT, cause_of, describe, fingerprint, printable
+from ..failures import HISTORY_LIMIT, cause_of, fingerprint, printable
 from ..logs import event
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
 from . import outcomes, streams
+from .announce import announce
+from .counting import Subject
 from .transaction import Transaction
 
 
@@ -73,6 +75,8 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
     if dying:
         tx.run("delete", ids=[row.id for row in dying])
         streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
+    for row in dying:
+        tx.counts.add(Subject(row.queue, row.name, row.kind), "poisoned")
     poisonings = {row.id: row.poisoning() for row in dying}
     outcomes.mark_deaths(tx, {row.id: row.group for row in dying})
     _announce(tx, list(poisonings.values()))
@@ -88,6 +92,7 @@ class _Dying:
     queue_id: int
     stream: str | None
     name: str
+    kind: str
     attempts: int
     last_reason: FailureReason | None
     error: str | None
@@ -161,6 +166,9 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
     dying = []
     for row in rows:
         is_lost = row[0] in lost
+        if is_lost:
+            subject = Subject(row[11], row[3], row[16], int(FailureReason.WORKER_LOST))
+            tx.counts.add(subject, "failed")
         reason = FailureReason.WORKER_LOST if is_lost else row[5] and FailureReason.read(row[5])
         dying.append(
             _Dying(
@@ -169,6 +177,7 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
                 queue_id=row[1],
                 stream=row[2],
                 name=row[3],
+                kind=row[16],
                 attempts=row[4],
                 last_reason=reason,
                 error=_lost_text(lost[row[0]]) if is_lost else row[6],
@@ -199,24 +208,20 @@ def _lost_text(worker: str | None) -> str:
 
 
 def _announce(tx: Transaction, poisonings: list[Poisoning]) -> None:
-    def tell() -> None:
+    def say() -> None:
         for poisoning in poisonings:
             if poisoning.destination != OnPoison.DISCARD:
                 _log(poisoning, "message_poisoned", "poisoned")
-            for receiver, answer in signals.message_poisoned.send_robust(
-                sender=Poisoning, poison=poisoning, using=tx.using
-            ):
-                if isinstance(answer, Exception):
-                    event(
-                        logging.ERROR,
-                        "receiver_failed",
-                        "receiver {receiver} of message_poisoned raised {error}",
-                        receiver=repr(receiver),
-                        error=describe(answer).text,
-                    )
 
     if poisonings:
-        tx.after_commit(tell)
+        tx.after_commit(say)
+        announce(
+            tx.using,
+            "message_poisoned",
+            signals.message_poisoned,
+            sender=Poisoning,
+            each=lambda: [{"poison": poisoning} for poisoning in poisonings],
+        )
 
 
 def _log(poisoning: Poisoning, kind: str, what: str) -> None:

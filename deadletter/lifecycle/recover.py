@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,8 @@ from .. import signals, sql
 from ..models import Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
 from . import outcomes, streams
+from .announce import announce
+from .counting import Subject
 from .notify import notify_after_commit
 from .quarantine import Death, quarantine
 from .transaction import Stream, Transaction
@@ -63,7 +65,7 @@ def retry(
     streams.wake(tx, _streams(tx, (records[id] for id in done)))
     if done:
         notify_after_commit(tx.using)
-    _announce(tx, signals.poison_retried, [records[id].message_id for id in done], by)
+    _tell(tx, "poison_retried", signals.poison_retried, [records[id] for id in done], by)
     left = [records[id] for id in there if records[id].message_id not in back]
     verdicts = Verdicts(done, _absent(ids, records), _why_not(tx, left, queue))
     return verdicts, [records[id] for id in done]
@@ -78,7 +80,7 @@ def remove(
     PoisonRecord.objects.using(tx.using).filter(pk__in=records).delete()
     if streams.wake(tx, _streams(tx, records.values())):
         notify_after_commit(tx.using)
-    _announce(tx, signals.poison_removed, [record.message_id for record in records.values()], by)
+    _tell(tx, "poison_removed", signals.poison_removed, records.values(), by)
     return Verdicts(sorted(records), _absent(ids, records)), list(records.values())
 
 
@@ -170,7 +172,7 @@ def _rows(tx: Transaction, message: Message) -> Any:
 
 
 #: What a decision about poison needs to know; a thousand are read at a time.
-_NEEDED = ("message_id", "queue", "stream", "key", "fingerprint")
+_NEEDED = ("message_id", "queue", "name", "kind", "stream", "key", "fingerprint")
 
 
 def _lock_poison(tx: Transaction, ids: list[int]) -> dict[int, PoisonRecord]:
@@ -205,13 +207,20 @@ def _obstacle(record: PoisonRecord, queue: str, existing: set[str]) -> str:
     )
 
 
-def _announce(tx: Transaction, signal: Signal, message_ids: Sequence[int], by: str) -> None:
-    def tell() -> None:
-        for id in message_ids:
-            signal.send_robust(sender=PoisonRecord, message_id=id, by=by, using=tx.using)
-
-    if message_ids:
-        tx.after_commit(tell)
+def _tell(
+    tx: Transaction, name: str, signal: Signal, records: Collection[PoisonRecord], by: str
+) -> None:
+    """Count the act and announce it."""
+    for record in records:
+        subject = Subject(record.queue, record.name, record.kind)
+        tx.counts.add(subject, name.removeprefix("poison_"))
+    announce(
+        tx.using,
+        name,
+        signal,
+        sender=PoisonRecord,
+        each=lambda: [{"message_id": record.message_id, "by": by} for record in records],
+    )
 
 
 def _absent(ids: Iterable[int], found: Any) -> list[int]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from .. import sql
+from .. import signals, sql
 from ..backoff import Backoff
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import LeaseLost
 from ..failures import HISTORY_LIMIT, printable
+from ..models import Message, Queue
+from ..sql import Row
 from ..status import FailureReason, Status
 from . import streams
+from .announce import announce
+from .counting import Subject
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
 from .values import (
@@ -34,6 +38,8 @@ Outcomes = dict[int, Outcome]
 Held = Mapping[int, str]
 
 _NOTHING = timedelta(0)
+#: One for all: it says nothing of its message.
+_COMPLETED = Completed()
 
 
 def complete(
@@ -41,14 +47,16 @@ def complete(
     ids: Iterable[int],
     *,
     status: Status | int = Status.PUBLISHED,
+    seconds: float | None = None,
     using: str | None = None,
 ) -> Outcomes:
     """
     Finish messages: their rows are gone. With status 0 they are given back by name instead.
 
+    `seconds` is how long each took, for the counters.
     Raises: LeaseLost naming the ids that are not the caller's; the others are finished.
     """
-    wanted = [Completion(id, status, token) for id in ids]
+    wanted = [Completion(id, status, token, seconds) for id in ids]
     return _settled(wanted, lambda tx: completing(tx, wanted), using)
 
 
@@ -153,16 +161,19 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
     if finished:
         ids, tokens = _held(finished)
         rows = tx.run("complete", ids=ids, tokens=tokens)
-        gone = [row[0] for row in rows if row[1] is None]
-        streamed = [row[0] for row in rows if row[1] is not None]
+        gone = [row[1:5] for row in rows if row[0] is None]
+        streamed = [row[1] for row in rows if row[0] is not None]
         if streamed:
             by_id = dict(zip(ids, tokens, strict=True))
             deleted = tx.run(
                 "complete_streamed", ids=streamed, tokens=[by_id[id] for id in streamed]
             )
-            gone += [row[0] for row in deleted]
+            gone += [row[:4] for row in deleted]
             streams.wake(tx, streams.touched(deleted))
-        outcomes |= dict.fromkeys(gone, Completed())
+        seconds = {item.id: item.seconds for item in finished if item.seconds is not None}
+        tx.counts.add_completed(gone, seconds)
+        _announce_completed(tx, gone, seconds)
+        outcomes |= dict.fromkeys((row[0] for row in gone), _COMPLETED)
     named = [item for item in completions if not item.status]
     if named:
         streams.lock(tx, {item.id for item in named})
@@ -179,8 +190,9 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
     deaths: list[Death] = []
     rows: list[dict[str, Any]] = []
     attempts: dict[int, int] = {}
-    for id, count, _stream, _queue_id, *policy in mine:
+    for id, count, queue_id, name, kind, *policy in mine:
         failure = wanted[id]
+        _count(tx, failure, Subject(queue_id, name, kind))
         death = None if failure.deferred else _judge(failure, count, policy[0])
         if death:
             deaths.append(death)
@@ -195,6 +207,7 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
         for id in quarantine(tx, deaths, by=by) if deaths else ():
             outcomes[id] = Poisoned(attempts[id])
         streams.wake(tx, streams.touched(recorded))
+        _announce_failed(tx, mine, wanted, outcomes)
     return outcomes
 
 
@@ -238,12 +251,14 @@ def abandoning(
     tx: Transaction, failure: Failure, *, force_poison: bool, max_attempts: int | None, by: str
 ) -> Outcomes:
     ids, tokens = _held([failure])
-    for id, count, _stream, _queue_id, limit, *_policy in tx.run(
+    for id, count, queue_id, name, kind, limit, *_policy in tx.run(
         "read_leased", ids=ids, tokens=tokens
     ):
         limit = limit if max_attempts is None else max_attempts
         row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay")) | {"failed": 0}
-        if not failure.error:
+        if failure.error:
+            _count(tx, failure, Subject(queue_id, name, kind))
+        else:
             row |= {"entry": None, "reason": None, "error": None}
         recorded = tx.run("fail", ids=ids, rows=json.dumps([row]), history_limit=HISTORY_LIMIT)
         if force_poison or (limit is not None and count >= limit):
@@ -266,6 +281,56 @@ def _settled(
     if missing:
         raise LeaseLost(missing)
     return outcomes
+
+
+def _count(tx: Transaction, failure: Failure, subject: Subject) -> None:
+    reason = FailureReason.read(failure.reason)
+    if reason is FailureReason.UNREGISTERED:
+        tx.counts.add(subject, "deferred")
+    else:
+        subject = subject._replace(reason=int(reason))
+        tx.counts.add(subject, "failed", seconds=failure.seconds)
+
+
+def _announce_completed(tx: Transaction, gone: Sequence[Row], seconds: Mapping[int, float]) -> None:
+    def each() -> Iterator[dict[str, Any]]:
+        queues = _queue_names(tx, (row[1] for row in gone))
+        for id, queue_id, name, kind in gone:
+            yield {
+                "message_id": id,
+                "queue": queues[queue_id],
+                "name": name,
+                "kind": kind,
+                "seconds": seconds.get(id),
+            }
+
+    announce(tx.using, "message_completed", signals.message_completed, sender=Message, each=each)
+
+
+def _announce_failed(
+    tx: Transaction, mine: Sequence[Row], failures: Mapping[int, Failure], outcomes: Outcomes
+) -> None:
+    def each() -> Iterator[dict[str, Any]]:
+        queues = _queue_names(tx, (row[2] for row in mine))
+        for id, attempts, queue_id, name, kind, *_policy in mine:
+            outcome = outcomes.get(id)
+            yield {
+                "message_id": id,
+                "queue": queues[queue_id],
+                "name": name,
+                "kind": kind,
+                "attempts": attempts,
+                "reason": FailureReason.read(failures[id].reason),
+                "error": printable(failures[id].error),
+                "retry_at": outcome.at if isinstance(outcome, Scheduled) else None,
+            }
+
+    announce(tx.using, "message_failed", signals.message_failed, sender=Message, each=each)
+
+
+def _queue_names(tx: Transaction, ids: Iterable[int]) -> dict[int, str]:
+    queues = Queue.objects.using(tx.using).filter(pk__in=set(ids))
+    return dict(queues.values_list("pk", "name"))
 
 
 def _judge(failure: Failure, attempts: int, limit: int | None) -> Death | None:
@@ -325,7 +390,9 @@ def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
 
 def _held(items: Sequence[Any]) -> tuple[list[int], list[str]]:
     """Return ids and tokens, ordered by id: rows are locked in that order."""
-    pairs = {item.id: _safe(item.token) for item in items}
+    # A batch has few tokens and many messages.
+    safe = {token: _safe(token) for token in {item.token for item in items}}
+    pairs = {item.id: safe[item.token] for item in items}
     ids = sorted(pairs)
     return ids, [pairs[id] for id in ids]
 

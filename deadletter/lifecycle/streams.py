@@ -28,6 +28,8 @@ class Member:
     released: bool = False
     exhausted: bool = False
     expired: bool = False
+    #: Its last lease ran out unreported.
+    lost: bool = False
 
 
 @dataclass
@@ -81,12 +83,17 @@ def read(
     found: dict[Stream, tuple[str, int | None, list[Member]]] = {}
     for row in tx.run_for(streams, "read_streams", cap=cap):
         queue_id, stream, policy, halted_at, id, waiting, released, exhausted, expired = row[:9]
-        name, attempts = row[9:]
+        name, attempts, lost = row[9:]
         if name in max_attempts:
             exhausted = is_exhausted(attempts, max_attempts[name])
         # What failed in this very call is not claimed again by it: it waits, whatever its delay.
         member = Member(
-            id, bool(waiting) or id in exclude, bool(released), bool(exhausted), bool(expired)
+            id,
+            bool(waiting) or id in exclude,
+            bool(released),
+            bool(exhausted),
+            bool(expired),
+            bool(lost),
         )
         found.setdefault((queue_id, stream), (policy, halted_at, []))[2].append(member)
     return found

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
+from ..conf import get_settings
 from ..logs import event
+from ..models import Span
 from ..status import FailureReason
 from . import outcomes, streams
+from .counting import Subject
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
 
 #: Rows per transaction, so that a sweep never holds locks for long.
 CHUNK = 500
+#: Minutes this old are no longer written to, except by transactions that last longer.
+_SETTLED = timedelta(minutes=2)
+_MINUTES_KEPT = timedelta(hours=26)
+_HOURS_KEPT = timedelta(days=15)
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,8 @@ class Sweep:
     repaired: int
     #: Retried messages whose end has been entered in the audit trail.
     followed: int = 0
+    #: Rows of counters folded into larger spans of time, or forgotten.
+    folded: int = field(default=0, compare=False)
 
 
 def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
@@ -34,6 +44,7 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
         forgotten=_until_nothing_is_left(_forget, using),
         repaired=in_transaction(_repair, using=using),
         followed=_until_nothing_is_left(lambda tx: outcomes.close(tx, limit=CHUNK), using),
+        folded=_until_nothing_is_left(_fold, using),
     )
 
 
@@ -56,7 +67,38 @@ def _expire(tx: Transaction, by: str) -> int:
 
 
 def _forget(tx: Transaction) -> int:
-    return len(tx.run("forget_old_poison", limit=CHUNK))
+    rows = tx.run("forget_old_poison", limit=CHUNK)
+    for _id, queue, name, kind in rows:
+        tx.counts.add(Subject(queue, name, kind), "removed")
+    return len(rows)
+
+
+def _fold(tx: Transaction) -> int:
+    """
+    Fold counters: of all writers into one, minutes into hours, hours into days, then nothing.
+
+    Each level is kept a little longer than the longest look at it: a day of minutes, two weeks of
+    hours.
+    """
+    now = tx.time()
+    limit = 10 * CHUNK
+    done = tx.run("fold_writers", before=now - _SETTLED, limit=limit)
+    for span, into, age in (
+        (Span.MINUTE, Span.HOUR, _MINUTES_KEPT),
+        (Span.HOUR, Span.DAY, _HOURS_KEPT),
+    ):
+        # Whole spans only: a day is either all hours or one day.
+        before = _start_of(into, now - age)
+        done += tx.run("fold_spans", span=int(span), into=int(into), before=before, limit=limit)
+    kept = _start_of(Span.DAY, now - get_settings().counts_kept)
+    done += tx.run("forget_counts", before=kept, limit=limit)
+    return len(done)
+
+
+def _start_of(span: Span, moment: datetime) -> datetime:
+    moment = moment.astimezone(UTC)
+    start = moment.replace(minute=0, second=0, microsecond=0)
+    return start.replace(hour=0) if span is Span.DAY else start
 
 
 def _repair(tx: Transaction) -> int:

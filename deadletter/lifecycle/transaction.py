@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, sql
 from ..models import Message
+from .counting import Counts
 
 T = TypeVar("T")
 Stream = tuple[int, str]
@@ -49,6 +50,7 @@ class Transaction:
 
     connection: BaseDatabaseWrapper
     now: datetime | None
+    counts: Counts = field(default_factory=Counts)
 
     @property
     def using(self) -> str:
@@ -98,7 +100,10 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
                 if not nested:
                     _prepare(connection)
                 moment = clock.transaction_time(connection, nested=nested)
-                return work(Transaction(connection, moment))
+                tx = Transaction(connection, moment)
+                result = work(tx)
+                tx.counts.write(connection, moment)
+                return result
         except OperationalError as error:
             if nested or not left or not _passes(error):
                 raise
@@ -117,10 +122,10 @@ def _prepare(connection: BaseDatabaseWrapper) -> None:
 def plan_by_index(connection: BaseDatabaseWrapper) -> None:
     """Close all ways but the indexes to PostgreSQL's planner until the transaction ends."""
     raw = connection.connection
-    with raw.pipeline() if hasattr(raw, "pipeline") else nullcontext():
-        # In a pipeline it travels together with BEGIN, which would take a round trip of its own.
-        with connection.cursor() as cursor:
-            cursor.execute(_BY_INDEX)
+    # In a pipeline it travels together with BEGIN, which would take a round trip of its own.
+    together = raw.pipeline() if hasattr(raw, "pipeline") else nullcontext()
+    with together, connection.cursor() as cursor:
+        cursor.execute(_BY_INDEX)
 
 
 def _take_write_lock(connection: BaseDatabaseWrapper) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..durations import Duration
 from ..payload import decode
@@ -15,7 +15,7 @@ from ..status import FailureReason, Status
 _UNREAD: Any = object()
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Claimed:
     """
     A message under lease, as a handler sees it.
@@ -35,7 +35,8 @@ class Claimed:
     max_attempts: int | None
     status: Status
     fence: int
-    created_at: datetime
+    #: As the database wrote it; see `created_at`.
+    raw_created_at: str | datetime
     instance: str | None
     execution_id: int | None
     activity_id: int | None
@@ -56,6 +57,11 @@ class Claimed:
         return self._payload
 
     @property
+    def created_at(self) -> datetime:
+        moment = self.raw_created_at
+        return datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+
+    @property
     def headers(self) -> dict[str, Any]:
         return decode(self.raw_headers) or {}
 
@@ -66,6 +72,10 @@ class Claimed:
     def done(self, flag: Status | int) -> None:
         """Record a finished stage: kept when this attempt fails, seen by the next one."""
         self.status |= Status(flag)
+
+
+def _stream(message: Claimed) -> tuple[str, str] | None:
+    return None if message.stream is None else (message.queue, message.stream)
 
 
 @dataclass(frozen=True)
@@ -83,8 +93,8 @@ class Batch:
 
     def runs(self) -> Iterator[list[Claimed]]:
         """Yield what may run side by side: each message without a stream, each stream's run."""
-        for stream, run in groupby(self.messages, key=lambda m: (m.queue, m.stream)):
-            if stream[1] is None:
+        for stream, run in groupby(self.messages, key=_stream):
+            if stream is None:
                 yield from ([message] for message in run)
             else:
                 yield list(run)
@@ -112,8 +122,7 @@ class ClaimRequest:
     token: str | None = None
 
 
-@dataclass(frozen=True)
-class Completion:
+class Completion(NamedTuple):
     """A finished message; with status 0, one given back by name."""
 
     id: int

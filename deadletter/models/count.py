@@ -32,26 +32,33 @@ class Count(models.Model):
     name = models.CharField(_("name"), max_length=200)
     kind = models.CharField(_("kind"), max_length=20)
     #: A FailureReason where failures are counted, NO_REASON elsewhere.
-    reason = models.SmallIntegerField(_("reason"), default=NO_REASON)
-    writer = models.CharField(_("writer"), max_length=100, blank=True, default="")
-    sent = models.BigIntegerField(_("sent"), default=0)
-    completed = models.BigIntegerField(_("completed"), default=0)
+    reason = models.SmallIntegerField(_("reason"), default=NO_REASON, db_default=NO_REASON)
+    writer = models.CharField(_("writer"), max_length=100, blank=True, default="", db_default="")
+    sent = models.BigIntegerField(_("sent"), default=0, db_default=0)
+    completed = models.BigIntegerField(_("completed"), default=0, db_default=0)
     #: Attempts that failed, with their reason; a message may fail many times.
-    failed = models.BigIntegerField(_("failed"), default=0)
+    failed = models.BigIntegerField(_("failed"), default=0, db_default=0)
     #: Attempts put off because nobody knew the name.
-    deferred = models.BigIntegerField(_("deferred"), default=0)
-    poisoned = models.BigIntegerField(_("poisoned"), default=0)
+    deferred = models.BigIntegerField(_("deferred"), default=0, db_default=0)
+    poisoned = models.BigIntegerField(_("poisoned"), default=0, db_default=0)
     #: Poison put back by an operator, and poison removed by an operator or its retention.
-    retried = models.BigIntegerField(_("retried"), default=0)
-    removed = models.BigIntegerField(_("removed"), default=0)
+    retried = models.BigIntegerField(_("retried"), default=0, db_default=0)
+    removed = models.BigIntegerField(_("removed"), default=0, db_default=0)
     #: Handler time of completed and failed attempts; the longest of them.
-    seconds = models.FloatField(_("seconds"), default=0)
-    longest = models.FloatField(_("longest"), default=0)
+    seconds = models.FloatField(_("seconds"), default=0, db_default=0)
+    longest = models.FloatField(_("longest"), default=0, db_default=0)
 
     class Meta:
         db_table = "deadletter_count"
         verbose_name = _("count")
         verbose_name_plural = _("counts")
+        indexes = (
+            models.Index(
+                fields=("span", "at"),
+                name="deadletter_count_unfolded",
+                condition=~models.Q(writer=""),
+            ),
+        )
         constraints = (
             models.UniqueConstraint(
                 fields=("span", "at", "queue", "name", "kind", "reason", "writer"),

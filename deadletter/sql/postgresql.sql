@@ -9,17 +9,26 @@
 
 -- enqueue --
 -- Store one message in a queue known by name. No row: the queue is missing, or the key is taken.
-INSERT INTO deadletter_message
-       (queue_id, name, kind, payload, headers, stream, key, priority, available_at, expires_at,
-        instance, execution_id, activity_id, created_at)
-SELECT q.id, %(name)s, %(kind)s, %(payload)s, %(headers)s, %(stream)s, %(key)s, %(priority)s,
-       COALESCE(%(at)s::timestamptz, %(now)s + %(delay)s::interval),
-       %(now)s + COALESCE(%(expires_in)s::interval, q.expire_timeout),
-       %(instance)s, %(execution_id)s, %(activity_id)s, %(now)s
-  FROM deadletter_queue q
- WHERE q.name = %(queue)s
-    ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
-RETURNING id, queue_id, available_at, expires_at, created_at;
+WITH stored AS (
+    INSERT INTO deadletter_message
+           (queue_id, name, kind, payload, headers, stream, key, priority, available_at, expires_at,
+            instance, execution_id, activity_id, created_at)
+    SELECT q.id, %(name)s, %(kind)s, %(payload)s, %(headers)s, %(stream)s, %(key)s, %(priority)s,
+           COALESCE(%(at)s::timestamptz, %(now)s + %(delay)s::interval),
+           %(now)s + COALESCE(%(expires_in)s::interval, q.expire_timeout),
+           %(instance)s, %(execution_id)s, %(activity_id)s, %(now)s
+      FROM deadletter_queue q
+     WHERE q.name = %(queue)s
+        ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
+    RETURNING id, queue_id, available_at, expires_at, created_at
+), counted AS (
+    INSERT INTO deadletter_count AS c (span, at, queue, name, kind, writer, sent)
+    SELECT 60, date_trunc('minute', %(now)s), %(queue)s, %(name)s, %(kind)s, %(writer)s, 1
+      FROM stored
+     WHERE %(writer)s::text IS NOT NULL
+        ON CONFLICT (span, at, queue, name, kind, reason, writer) DO UPDATE SET sent = c.sent + 1
+)
+SELECT id, queue_id, available_at, expires_at, created_at FROM stored;
 
 -- enqueue_many --
 -- Store many messages in one queue, in order; says for each whether it was stored (a key may be taken).
@@ -46,7 +55,15 @@ WITH given AS MATERIALIZED (
      WHERE q.id = %(queue_id)s
      ORDER BY g.id
         ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
-    RETURNING id
+    RETURNING id, name, kind
+), counted AS (
+    INSERT INTO deadletter_count AS c (span, at, queue, name, kind, writer, sent)
+    SELECT 60, date_trunc('minute', %(now)s), q.name, s.name, s.kind, %(writer)s, COUNT(*)
+      FROM stored s, deadletter_queue q
+     WHERE q.id = %(queue_id)s AND %(writer)s::text IS NOT NULL
+     GROUP BY q.name, s.name, s.kind
+        ON CONFLICT (span, at, queue, name, kind, reason, writer)
+        DO UPDATE SET sent = c.sent + excluded.sent
 )
 SELECT g.id, s.id IS NOT NULL, g.key
   FROM given g LEFT JOIN stored s ON s.id = g.id
@@ -95,7 +112,7 @@ WITH level AS (
      WHERE m.ctid = ANY(ARRAY(SELECT spot FROM candidate WHERE verdict = 'lease'))
        AND q.id = m.queue_id
     RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
-              q.max_attempts, m.status, m.fence, m.created_at, m.instance, m.execution_id,
+              q.max_attempts, m.status, m.fence, m.created_at::text, m.instance, m.execution_id,
               m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
               m.failure_reason
 )
@@ -115,7 +132,8 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
        m.released_at IS NOT NULL AS released,
        COALESCE(m.attempts >= CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END, false)
            AS exhausted,
-       COALESCE(m.expires_at <= %(now)s, false) AS expired, m.name, m.attempts
+       COALESCE(m.expires_at <= %(now)s, false) AS expired, m.name, m.attempts,
+       m.lease_token IS NOT NULL AS lost
   FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
   JOIN deadletter_queue q ON q.id = s.queue_id
   LEFT JOIN LATERAL (
@@ -123,7 +141,7 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
         WHERE p.halts AND p.queue = q.name AND p.stream = s.stream
         ORDER BY p.message_id LIMIT 1) AS halt ON true
  CROSS JOIN LATERAL (
-       (SELECT id, name, available_at, released_at, attempts, expires_at
+       (SELECT id, name, available_at, released_at, attempts, expires_at, lease_token
           FROM deadletter_message
          WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
            AND (queue_id, stream) <= (s.queue_id, s.stream)
@@ -131,7 +149,7 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
            AND (q.stream_policy <> 'release' OR COALESCE(available_at, '-infinity') <= %(now)s)
          ORDER BY queue_id, stream, id LIMIT %(cap)s)
        UNION
-       (SELECT id, name, available_at, released_at, attempts, expires_at
+       (SELECT id, name, available_at, released_at, attempts, expires_at, lease_token
           FROM deadletter_message
          WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
            AND (queue_id, stream) <= (s.queue_id, s.stream) AND released_at IS NOT NULL
@@ -194,7 +212,7 @@ UPDATE deadletter_message m
   FROM deadletter_queue q
  WHERE m.ctid = ANY(ARRAY(SELECT spot FROM unbroken)) AND q.id = m.queue_id
 RETURNING m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts, q.max_attempts,
-          m.status, m.fence, m.created_at, m.instance, m.execution_id, m.activity_id,
+          m.status, m.fence, m.created_at::text, m.instance, m.execution_id, m.activity_id,
           COALESCE(%(lease)s::interval, q.lease_timeout), m.failure_reason;
 
 -- park --
@@ -231,7 +249,7 @@ WITH settled AS (
      USING settled s
      WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
        AND m.stream IS NULL
-    RETURNING m.id
+    RETURNING m.id, m.queue_id, m.name, m.kind
 ), streamed AS (
     SELECT m.id, m.queue_id, m.stream
       FROM deadletter_message m JOIN settled s ON m.id = s.id
@@ -240,17 +258,17 @@ WITH settled AS (
      ORDER BY hashtextextended(m.stream, m.queue_id), m.id
 )
 -- The locks first: whoever holds one of them may be waiting for a row.
-SELECT id, pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text
+SELECT pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text, id, NULL, NULL, NULL
   FROM (SELECT * FROM streamed) AS ordered
  UNION ALL
-SELECT id, NULL FROM gone;
+SELECT NULL, id, queue_id, name, kind FROM gone;
 
 -- complete_streamed --
 -- Delete finished messages of streams whose lock is held.
 DELETE FROM deadletter_message m
  USING unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
-RETURNING m.id, m.queue_id, m.stream;
+RETURNING m.id, m.queue_id, m.name, m.kind, m.queue_id, m.stream;
 
 -- lock_streams --
 -- Wait for the locks of the streams these messages belong to, by key.
@@ -270,8 +288,8 @@ SELECT pg_advisory_xact_lock(key)
 
 -- read_leased --
 -- Lock the messages the caller holds and read what the policy needs to decide.
-SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q.backoff_cap,
-       q.jitter, q.cooldown
+SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
+       q.backoff_cap, q.jitter, q.cooldown
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   JOIN unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token) ON s.id = m.id
@@ -376,7 +394,7 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
        -- Checked again where rows are written: a policy damaged by hand must not lose a message.
        CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
             THEN 'broken' ELSE q.on_poison END,
-       d.name
+       d.name, m.kind
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id
@@ -459,7 +477,7 @@ DELETE FROM deadletter_poison
                ORDER BY poisoned_at LIMIT %(limit)s) AS p
         WHERE q.poison_retention IS NOT NULL
         LIMIT %(limit)s))
-RETURNING id;
+RETURNING id, queue, name, kind;
 
 -- read_stranded --
 -- Find streams that have parked messages, nothing due, waiting or leased, and no halt. There should be none.
@@ -482,6 +500,99 @@ SELECT p.queue_id, p.stream
    AND NOT EXISTS (SELECT 1 FROM deadletter_message awake
                     WHERE awake.queue_id = p.queue_id AND awake.stream = p.stream
                       AND awake.available_at IS NOT NULL);
+
+-- count --
+-- Add what a transaction did to the rows of its writer and minute.
+INSERT INTO deadletter_count AS c
+       (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
+        retried, removed, seconds, longest)
+SELECT 60, date_trunc('minute', %(now)s), COALESCE(r.queue, q.name, ''), r.name, r.kind, r.reason,
+       %(writer)s, COALESCE(SUM(r.sent), 0), COALESCE(SUM(r.completed), 0),
+       COALESCE(SUM(r.failed), 0), COALESCE(SUM(r.deferred), 0), COALESCE(SUM(r.poisoned), 0),
+       COALESCE(SUM(r.retried), 0), COALESCE(SUM(r.removed), 0), COALESCE(SUM(r.seconds), 0),
+       COALESCE(MAX(r.longest), 0)
+  FROM jsonb_to_recordset(%(rows)s::jsonb)
+       AS r(queue_id bigint, queue text, name text, kind text, reason smallint, sent bigint,
+            completed bigint, failed bigint, deferred bigint, poisoned bigint, retried bigint,
+            removed bigint, seconds float8, longest float8)
+  LEFT JOIN deadletter_queue q ON q.id = r.queue_id
+ GROUP BY 3, 4, 5, 6
+    ON CONFLICT (span, at, queue, name, kind, reason, writer)
+    DO UPDATE SET
+           sent = c.sent + excluded.sent, completed = c.completed + excluded.completed,
+           failed = c.failed + excluded.failed, deferred = c.deferred + excluded.deferred,
+           poisoned = c.poisoned + excluded.poisoned, retried = c.retried + excluded.retried,
+           removed = c.removed + excluded.removed, seconds = c.seconds + excluded.seconds,
+           longest = GREATEST(c.longest, excluded.longest);
+
+-- fold_writers --
+-- Fold the rows of all writers of a past minute into one without a writer. A writer may still be busy: its row comes later.
+WITH gone AS (
+    DELETE FROM deadletter_count
+     WHERE id = ANY(ARRAY(
+           SELECT id FROM deadletter_count
+            WHERE writer <> '' AND span = 60 AND at < %(before)s
+            ORDER BY span, at LIMIT %(limit)s
+              FOR UPDATE SKIP LOCKED))
+    RETURNING *
+), folded AS (
+    INSERT INTO deadletter_count AS c
+           (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
+        retried, removed, seconds, longest)
+    SELECT span, at, queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
+           SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
+      FROM gone
+     GROUP BY span, at, queue, name, kind, reason
+     ORDER BY span, at, queue, name, kind, reason
+        ON CONFLICT (span, at, queue, name, kind, reason, writer)
+        DO UPDATE SET
+           sent = c.sent + excluded.sent, completed = c.completed + excluded.completed,
+           failed = c.failed + excluded.failed, deferred = c.deferred + excluded.deferred,
+           poisoned = c.poisoned + excluded.poisoned, retried = c.retried + excluded.retried,
+           removed = c.removed + excluded.removed, seconds = c.seconds + excluded.seconds,
+           longest = GREATEST(c.longest, excluded.longest)
+)
+SELECT id FROM gone;
+
+-- fold_spans --
+-- Fold the rows of past minutes into hours, or of past hours into days.
+WITH gone AS (
+    DELETE FROM deadletter_count
+     WHERE id = ANY(ARRAY(
+           SELECT id FROM deadletter_count
+            WHERE span = %(span)s AND at < %(before)s
+            ORDER BY span, at LIMIT %(limit)s
+              FOR UPDATE SKIP LOCKED))
+    RETURNING *
+), folded AS (
+    INSERT INTO deadletter_count AS c
+           (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
+        retried, removed, seconds, longest)
+    SELECT %(into)s, start, queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
+           SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
+      FROM (SELECT *, date_trunc(CASE %(into)s WHEN 3600 THEN 'hour' ELSE 'day' END, at, 'UTC') AS start
+              FROM gone) AS g
+     GROUP BY start, queue, name, kind, reason
+     ORDER BY start, queue, name, kind, reason
+        ON CONFLICT (span, at, queue, name, kind, reason, writer)
+        DO UPDATE SET
+           sent = c.sent + excluded.sent, completed = c.completed + excluded.completed,
+           failed = c.failed + excluded.failed, deferred = c.deferred + excluded.deferred,
+           poisoned = c.poisoned + excluded.poisoned, retried = c.retried + excluded.retried,
+           removed = c.removed + excluded.removed, seconds = c.seconds + excluded.seconds,
+           longest = GREATEST(c.longest, excluded.longest)
+)
+SELECT id FROM gone;
+
+-- forget_counts --
+-- Remove what is older than counts are kept.
+DELETE FROM deadletter_count
+ WHERE id = ANY(ARRAY(
+       SELECT id FROM deadletter_count
+        WHERE span = 86400 AND at < %(before)s
+        ORDER BY span, at LIMIT %(limit)s
+          FOR UPDATE SKIP LOCKED))
+RETURNING id;
 
 -- lock_named_streams --
 -- Wait for the locks of these streams, by key.

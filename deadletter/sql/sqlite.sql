@@ -58,10 +58,10 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
        m.id,
        COALESCE(m.available_at > %(now)s, 0), m.released_at IS NOT NULL,
        COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0), COALESCE(m.expires_at <= %(now)s, 0),
-       m.name, m.attempts
+       m.name, m.attempts, m.lease_token IS NOT NULL
   FROM deadletter_queue q
   JOIN (SELECT * FROM (
-               SELECT id, name, available_at, released_at, attempts, expires_at
+               SELECT id, name, available_at, released_at, attempts, expires_at, lease_token
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s
                   AND ((SELECT stream_policy FROM deadletter_queue WHERE id = %(queue_id)s)
@@ -70,7 +70,7 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
                 ORDER BY id LIMIT %(cap)s)
          UNION
         SELECT * FROM (
-               SELECT id, name, available_at, released_at, attempts, expires_at
+               SELECT id, name, available_at, released_at, attempts, expires_at, lease_token
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND released_at IS NOT NULL
                   AND (available_at IS NULL OR available_at <= %(now)s)
@@ -134,8 +134,8 @@ DELETE FROM deadletter_message
                         FROM json_each(%(ids)s) i) s
                   ON s.id = m.id
                WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NULL)
-RETURNING id, NULL;
-SELECT m.id, 'streamed'
+RETURNING NULL, id, queue_id, name, kind;
+SELECT 'streamed', m.id, NULL, NULL, NULL
   FROM (SELECT i.value AS id,
                json_extract(%(tokens)s, '$[' || i.key || ']') AS token
           FROM json_each(%(ids)s) i) s
@@ -151,7 +151,7 @@ DELETE FROM deadletter_message
                         FROM json_each(%(ids)s) i) s
                   ON s.id = m.id
                WHERE m.lease_token = s.token AND m.available_at > %(now)s)
-RETURNING id, queue_id, stream;
+RETURNING id, queue_id, name, kind, queue_id, stream;
 
 -- lock_streams --
 SELECT 1 WHERE 0;
@@ -160,8 +160,8 @@ SELECT 1 WHERE 0;
 SELECT 1 WHERE 0;
 
 -- read_leased --
-SELECT m.id, m.attempts, m.stream, m.queue_id, q.max_attempts, q.backoff_base, q.backoff_cap,
-       q.jitter, q.cooldown
+SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
+       q.backoff_cap, q.jitter, q.cooldown
   FROM (SELECT i.value AS id,
                json_extract(%(tokens)s, '$[' || i.key || ']') AS token
           FROM json_each(%(ids)s) i) s
@@ -266,7 +266,7 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
        q.name, q.max_attempts, q.stream_policy,
        CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
             THEN 'broken' ELSE q.on_poison END,
-       d.name
+       d.name, m.kind
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id
@@ -346,7 +346,7 @@ DELETE FROM deadletter_poison
           AND NOT p.halts
         ORDER BY q.id, p.poisoned_at
         LIMIT %(limit)s)
-RETURNING id;
+RETURNING id, queue, name, kind;
 
 -- read_stranded --
 WITH RECURSIVE parked(queue_id, stream) AS (
@@ -373,6 +373,94 @@ SELECT p.queue_id, p.stream
    AND NOT EXISTS (SELECT 1 FROM deadletter_message awake
                     WHERE awake.queue_id = p.queue_id AND awake.stream = p.stream
                       AND awake.available_at IS NOT NULL);
+
+-- count --
+INSERT INTO deadletter_count
+       (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
+        retried, removed, seconds, longest)
+SELECT 60, strftime('%%Y-%%m-%%d %%H:%%M:00', %(now)s), r.queue, r.name, r.kind, r.reason, %(writer)s,
+       SUM(r.sent), SUM(r.completed), SUM(r.failed), SUM(r.deferred), SUM(r.poisoned),
+       SUM(r.retried), SUM(r.removed), SUM(r.seconds), MAX(r.longest)
+  FROM (SELECT COALESCE(json_extract(value, '$.queue'),
+                        (SELECT q.name FROM deadletter_queue q
+                          WHERE q.id = json_extract(value, '$.queue_id')), '') AS queue,
+               json_extract(value, '$.name') AS name, json_extract(value, '$.kind') AS kind,
+               json_extract(value, '$.reason') AS reason,
+               COALESCE(json_extract(value, '$.sent'), 0) AS sent,
+               COALESCE(json_extract(value, '$.completed'), 0) AS completed,
+               COALESCE(json_extract(value, '$.failed'), 0) AS failed,
+               COALESCE(json_extract(value, '$.deferred'), 0) AS deferred,
+               COALESCE(json_extract(value, '$.poisoned'), 0) AS poisoned,
+               COALESCE(json_extract(value, '$.retried'), 0) AS retried,
+               COALESCE(json_extract(value, '$.removed'), 0) AS removed,
+               COALESCE(json_extract(value, '$.seconds'), 0) AS seconds,
+               COALESCE(json_extract(value, '$.longest'), 0) AS longest
+          FROM json_each(%(rows)s)) AS r
+ GROUP BY r.queue, r.name, r.kind, r.reason
+    ON CONFLICT (span, at, queue, name, kind, reason, writer)
+    DO UPDATE SET
+           sent = sent + excluded.sent, completed = completed + excluded.completed,
+           failed = failed + excluded.failed, deferred = deferred + excluded.deferred,
+           poisoned = poisoned + excluded.poisoned, retried = retried + excluded.retried,
+           removed = removed + excluded.removed, seconds = seconds + excluded.seconds,
+           longest = MAX(longest, excluded.longest);
+
+-- fold_writers --
+INSERT INTO deadletter_count
+       (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
+        retried, removed, seconds, longest)
+SELECT span, at, queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
+       SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
+  FROM deadletter_count
+ WHERE id IN (SELECT id FROM deadletter_count
+               WHERE writer <> '' AND span = 60 AND at < %(before)s
+               ORDER BY span, at, id LIMIT %(limit)s)
+ GROUP BY span, at, queue, name, kind, reason
+    ON CONFLICT (span, at, queue, name, kind, reason, writer)
+    DO UPDATE SET
+           sent = sent + excluded.sent, completed = completed + excluded.completed,
+           failed = failed + excluded.failed, deferred = deferred + excluded.deferred,
+           poisoned = poisoned + excluded.poisoned, retried = retried + excluded.retried,
+           removed = removed + excluded.removed, seconds = seconds + excluded.seconds,
+           longest = MAX(longest, excluded.longest);
+DELETE FROM deadletter_count
+ WHERE id IN (SELECT id FROM deadletter_count
+               WHERE writer <> '' AND span = 60 AND at < %(before)s
+               ORDER BY span, at, id LIMIT %(limit)s)
+RETURNING id;
+
+-- fold_spans --
+INSERT INTO deadletter_count
+       (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
+        retried, removed, seconds, longest)
+SELECT %(into)s, strftime(CASE %(into)s WHEN 3600 THEN '%%Y-%%m-%%d %%H:00:00'
+                          ELSE '%%Y-%%m-%%d 00:00:00' END, at) AS start,
+       queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
+       SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
+  FROM deadletter_count
+ WHERE id IN (SELECT id FROM deadletter_count
+               WHERE span = %(span)s AND at < %(before)s
+               ORDER BY span, at, id LIMIT %(limit)s)
+ GROUP BY start, queue, name, kind, reason
+    ON CONFLICT (span, at, queue, name, kind, reason, writer)
+    DO UPDATE SET
+           sent = sent + excluded.sent, completed = completed + excluded.completed,
+           failed = failed + excluded.failed, deferred = deferred + excluded.deferred,
+           poisoned = poisoned + excluded.poisoned, retried = retried + excluded.retried,
+           removed = removed + excluded.removed, seconds = seconds + excluded.seconds,
+           longest = MAX(longest, excluded.longest);
+DELETE FROM deadletter_count
+ WHERE id IN (SELECT id FROM deadletter_count
+               WHERE span = %(span)s AND at < %(before)s
+               ORDER BY span, at, id LIMIT %(limit)s)
+RETURNING id;
+
+-- forget_counts --
+DELETE FROM deadletter_count
+ WHERE id IN (SELECT id FROM deadletter_count
+               WHERE span = 86400 AND at < %(before)s
+               ORDER BY span, at, id LIMIT %(limit)s)
+RETURNING id;
 
 -- lock_named_streams --
 SELECT 1 WHERE 0;

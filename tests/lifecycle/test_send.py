@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import transaction
+from django.db import connection, transaction
 
 from deadletter import Outgoing, Status, UnknownQueue, asend, asend_many, send
 from deadletter.lifecycle import Failure, claim, complete, fail
@@ -149,8 +149,9 @@ def test_messages_without_a_key_never_meet(clock, counts):
     assert counts() == {"pending": 2}
 
 
-def test_sending_costs_one_statement(clock, django_assert_num_queries):
-    with django_assert_num_queries(1):
+def test_sending_costs_one_round_trip(clock, django_assert_num_queries):
+    # SQLite counts in a statement of its own: it has no round trips to save.
+    with django_assert_num_queries(2 if connection.vendor == "sqlite" else 1):
         send("mail", {"to": 1}, stream="a")
 
 

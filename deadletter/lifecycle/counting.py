@@ -1,0 +1,91 @@
+"""What happened? Added up in memory, written once, in the transaction it happened in."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from .. import sql
+from ..conf import get_settings
+from ..models import NO_REASON
+
+_process = secrets.token_hex(4)
+
+
+def _new_process() -> None:
+    global _process
+    _process = secrets.token_hex(4)
+
+
+os.register_at_fork(after_in_child=_new_process)
+
+
+def writer() -> str | None:
+    """
+    Name this thread of this process; None when nothing is counted.
+
+    A thread has one transaction at a time, so a row that only it writes is never waited for.
+    """
+    return f"{_process}-{threading.get_ident():x}" if get_settings().counts else None
+
+
+class Subject(NamedTuple):
+    """What is counted together. A queue is given by its id or, where it may be gone, by name."""
+
+    queue: int | str
+    name: str
+    kind: str
+    reason: int = NO_REASON
+
+
+class Counts:
+    """What one transaction did so far."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Subject, dict[str, float]] = {}
+
+    def add(self, subject: Subject, what: str, *, seconds: float | None = None) -> None:
+        row = self._rows.get(subject)
+        if row is None:
+            row = self._rows[subject] = {}
+        row[what] = row.get(what, 0) + 1
+        if seconds:
+            row["seconds"] = row.get("seconds", 0.0) + seconds
+            if seconds > row.get("longest", 0.0):
+                row["longest"] = seconds
+
+    def add_completed(
+        self, rows: Iterable[tuple[int, int, str, str]], seconds: Mapping[int, float]
+    ) -> None:
+        """Count finished messages, given as (id, queue id, name, kind). The hot path."""
+        many: dict[tuple[int, str, str], list[int]] = {}
+        for id, queue_id, name, kind in rows:
+            many.setdefault((queue_id, name, kind), []).append(id)
+        for subject, ids in many.items():
+            row = self._rows.setdefault(Subject(*subject), {})
+            row["completed"] = row.get("completed", 0) + len(ids)
+            times = [seconds[id] for id in ids if id in seconds]
+            if times:
+                row["seconds"] = row.get("seconds", 0.0) + sum(times)
+                row["longest"] = max(row.get("longest", 0.0), *times)
+
+    def write(self, connection: BaseDatabaseWrapper, now: datetime | None) -> None:
+        """Add this to the rows of the minute, and forget it."""
+        by = writer()
+        if self._rows and by is not None:
+            rows = json.dumps([_row(*item) for item in self._rows.items()])
+            sql.run(connection, "count", {"now": now, "writer": by, "rows": rows})
+        self._rows.clear()
+
+
+def _row(subject: Subject, sums: Mapping[str, float]) -> dict[str, Any]:
+    queue, name, kind, reason = subject
+    key = "queue_id" if isinstance(queue, int) else "queue"
+    return {key: queue, "name": name, "kind": kind, "reason": reason, **sums}
