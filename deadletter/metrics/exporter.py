@@ -15,7 +15,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
-from ..logs import event, logger
+from ..logs import crash, event
 from .board import Board
 from .observer import BoardObserver
 from .reading import Rows
@@ -111,8 +111,8 @@ class Exporter:
             signal.pthread_sigmask(signal.SIG_SETMASK, set())
             self._server(is_needed).serve()
             code = 0
-        except BaseException:  # noqa: BLE001 - logged, and the process ends
-            logger.exception("scrapes can no longer be answered")
+        except BaseException as error:  # noqa: BLE001 - logged, and the process ends
+            crash("metrics_failed", "scrapes can no longer be answered", error)
         finally:
             with suppress(Exception):
                 logging.shutdown()
