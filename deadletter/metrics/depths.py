@@ -29,6 +29,8 @@ class Depth:
     #: For how long the message that waits longest could have been handled; 0: nothing is due.
     oldest: float
     paused: bool
+    #: Whether other queues send their dead here; workers leave it alone unless they are told.
+    is_dead_queue: bool
     #: Processes that were seen lately and serve it.
     workers: int
     halted: int
@@ -48,11 +50,14 @@ def read_depths(using: str) -> Depths:
     served = list(alive.values_list("queues", flat=True))
     breakers = Breaker.objects.using(using).order_by("name").values_list("name", flat=True)
     found = Depths(workers=len(served), breakers=list(breakers))
-    for queue in Queue.objects.using(using).order_by("name"):
+    queues = Queue.objects.using(using).order_by("name")
+    dead = set(queues.filter(dead_queue__isnull=False).values_list("dead_queue_id", flat=True))
+    for queue in queues:
         found.queues[queue.name] = Depth(
             states=_states(queue, now, using),
             oldest=_oldest(queue, now, using),
             paused=queue.paused,
+            is_dead_queue=queue.pk in dead,
             workers=sum(queue.name in names for names in served),
             halted=_halted(queue, using),
         )

@@ -121,6 +121,11 @@ def _depths(depths: Depths) -> Iterator[Metric]:
             {name: queue.paused for name, queue in depths.queues.items()},
         ),
         (
+            "queue_is_dead_queue",
+            "1 when other queues send their dead here; workers leave it alone unless told.",
+            {name: queue.is_dead_queue for name, queue in depths.queues.items()},
+        ),
+        (
             "queue_workers",
             "Live worker processes that serve the queue.",
             {name: queue.workers for name, queue in depths.queues.items()},

@@ -53,7 +53,8 @@ def test_each_message_is_counted_in_its_state(clock, counts):
 
 
 def test_queues_do_not_count_each_other(clock):
-    Queue.objects.create(name="mail", paused=True)
+    mail = Queue.objects.create(name="mail", paused=True)
+    Queue.objects.filter(name="default").update(dead_queue=mail)
     send("job", queue="mail")
 
     found = read_depths("default").queues
@@ -61,6 +62,7 @@ def test_queues_do_not_count_each_other(clock):
     assert found["default"].states == EMPTY
     assert found["mail"].states == EMPTY | {"pending": 1}
     assert (found["default"].paused, found["mail"].paused) == (False, True)
+    assert (found["default"].is_dead_queue, found["mail"].is_dead_queue) == (False, True)
 
 
 def test_the_oldest_is_the_one_that_could_have_been_handled_first(clock):
