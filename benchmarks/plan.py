@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from importlib import metadata
 
 from . import growth, measure, stores
 from .measure import Drain, Figures
@@ -105,10 +103,7 @@ class Plan:
                 self.results.skipped[name] = reason
                 print(f"skipped: {name}: {reason}")
                 continue
-            versions = self.results.about.setdefault("versions", {})
-            for package in system.packages:
-                with suppress(metadata.PackageNotFoundError):
-                    versions[package] = metadata.version(package)
+            self.results.about.setdefault("versions", {}).update(system.versions())
             found.append(system)
         return found
 

@@ -1,15 +1,209 @@
-"""Write the tables (and pictures) of what was measured."""
+"""Write what was measured as Markdown: the requirements, the table of peers, the growth."""
 
 from __future__ import annotations
 
-from .results import Results
+from collections.abc import Iterable
+
+from .peers import SYSTEMS, load
+from .ratios import requirements
+from .results import Results, Spread
+from .sizes import SIZES
+
+Row = Iterable[str]
+
+#: Heading, measurement and figure of each column of the table of peers.
+COLUMNS = (
+    ("send one /s", "send-one", "rate"),
+    ("send many /s", "send-many", "rate"),
+    ("drain, 1 process /s", "drain-1", "rate"),
+    ("2 processes /s", "drain-2", "rate"),
+    ("pickup p50 ms", "pickup", "p50"),
+    ("p99 ms", "pickup", "p99"),
+    ("memory MB", "drain-1", "memory"),
+    ("worker CPU µs", "drain-1", "worker_us"),
+    ("server CPU µs", "drain-1", "server_us"),
+)
 
 
 def publish(results: Results, *, pictures: bool) -> None:
-    for measurement in results.measurements:
-        for system in results.systems:
-            if spread := results.spread(measurement, system):
-                print(
-                    f"{measurement:14} {system:18} {spread.median:10,.0f}  "
-                    f"({spread.low:,.0f} to {spread.high:,.0f})"
-                )
+    """Write results.md and the pictures beside the JSON, and show the requirements."""
+    if not results.figures:
+        return
+    text = "\n".join(
+        [
+            "# Results",
+            "",
+            "Written by `make bench`; how to read them: [performance.md](../performance.md).",
+            "",
+            *_about(results),
+            *_section("What must be reached", _requirements(results)),
+            *_section("Peers", _peers(results)),
+            *_section("Settings of the peers", _settings(results)),
+            *_section("A worker with nothing to do", _idle(results)),
+            *_section("Growth", _growth(results)),
+            *_section("Steady state, by tenths", _steady(results)),
+            *_section("Not measured", _skipped(results)),
+        ]
+    )
+    file = results.file.with_name("results.md")
+    file.write_text(text.rstrip() + "\n")
+    print()
+    for row in [*_requirements(results), *_short(results)]:
+        print("  ".join(row))
+    print(f"\nwritten: {file}, {results.file}")
+    if pictures:
+        _draw(results)
+
+
+def _draw(results: Results) -> None:
+    try:
+        from .plots import draw
+    except ImportError:
+        print("no pictures: matplotlib is not installed")
+        return
+    for picture in draw(results):
+        print(f"written: {picture}")
+
+
+def _about(results: Results) -> list[str]:
+    about = results.about
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    lines = [
+        f"{about['date']}, size `{about['size']}`, {about['rounds']} rounds.",
+        f"{about['processor']}, {about['memory']}, {about['system']}, Python {about['python']}.",
+        f"{', '.join(about.get('stores', {}).values())}.",
+        f"{versions}.",
+    ]
+    if about["size"] != "full":
+        lines.append("**Not a full run: use it to compare changes, not systems.**")
+    return ["  \n".join(lines), ""]
+
+
+def _section(title: str, rows: list[Row]) -> list[str]:
+    if len(rows) < 2:
+        return []
+    heading, *rest = [list(row) for row in rows]
+    return [
+        f"## {title}",
+        "",
+        f"| {' | '.join(heading)} |",
+        f"|{' --- |' * len(heading)}",
+        *(f"| {' | '.join(row)} |" for row in rest),
+        "",
+    ]
+
+
+def _requirements(results: Results) -> list[Row]:
+    rows: list[Row] = [("what", "at least", "reached", "rounds", "")]
+    for one in requirements(results):
+        reached = "not measured"
+        if one.reached:
+            low, high = one.reached.low, one.reached.high
+            reached = f"{one.reached.median:.2f} ({low:.2f} to {high:.2f})"
+        verdict = {True: "reached", False: "**missed**", None: ""}[one.is_met]
+        if one.reached or set(results.measurements) > {"drain-1", "drain-2"}:
+            rounds = str(one.reached.rounds) if one.reached else ""
+            rows.append((one.title, f"{one.at_least:g}", reached, rounds, verdict))
+    return rows
+
+
+def _peers(results: Results) -> list[Row]:
+    rows: list[Row] = [("system", *(heading for heading, _, _ in COLUMNS))]
+    for system in (name for name in SYSTEMS if name in results.systems):
+        spreads = [results.spread(measurement, system, f) for _, measurement, f in COLUMNS]
+        if any(spreads):
+            rows.append((_title(system), *map(shown, spreads)))
+    return rows
+
+
+def _settings(results: Results) -> list[Row]:
+    rows: list[Row] = [("system", "settings")]
+    rows += [
+        (_title(name), load(name).settings.replace("|", "/"))
+        for name in SYSTEMS
+        if name in results.systems
+    ]
+    return rows
+
+
+def _idle(results: Results) -> list[Row]:
+    rows: list[Row] = [("system", "worker, % of a core", "server, %", "transactions/s", "MB")]
+    figures = ("worker", "server", "transactions", "memory")
+    for system in (name for name in SYSTEMS if results.spread("idle", name, "worker")):
+        spreads = [results.spread("idle", system, figure) for figure in figures]
+        rows.append((_title(system), *map(shown, spreads)))
+    return rows
+
+
+def _growth(results: Results) -> list[Row]:
+    from .growth import cases
+
+    rows: list[Row] = [
+        (
+            "what is there besides",
+            "deadletter /s",
+            "against nothing",
+            "raw limit /s",
+            "against nothing",
+            "worker CPU µs",
+            "server CPU µs",
+        )
+    ]
+    for case in cases(SIZES[results.about["size"]]):
+        ours, limit = (results.spread(case.name, name) for name in ("deadletter", "raw"))
+        if not (ours or limit):
+            continue
+        share = [
+            results.ratio((case.name, name), ("plain", name)) for name in ("deadletter", "raw")
+        ]
+        cpu = [results.spread(case.name, "deadletter", f) for f in ("worker_us", "server_us")]
+        cells = (ours, share[0], limit, share[1], *cpu)
+        rows.append((case.title, *map(shown, cells)))
+    return rows
+
+
+def _steady(results: Results) -> list[Row]:
+    rows: list[Row] = [
+        ("system", *(str(n) for n in range(1, 11)), "last / first", "table MB", "grown MB")
+    ]
+    for system in ("deadletter", "raw"):
+        figures = [*(f"tenth_{n}" for n in range(1, 11)), "ratio", "table_mb", "growth"]
+        spreads = [results.spread("steady", system, figure) for figure in figures]
+        if any(spreads):
+            rows.append((_title(system), *map(shown, spreads)))
+    return rows
+
+
+def _skipped(results: Results) -> list[Row]:
+    rows: list[Row] = [("system", "why")]
+    rows += [
+        (name, reason.strip().splitlines()[0].replace("|", "/"))
+        for name, reason in results.skipped.items()
+    ]
+    return rows
+
+
+def _short(results: Results) -> list[Row]:
+    """The rates in plain lines, for the terminal."""
+    return [
+        (f"{measurement:15}", f"{system:18}", shown(spread))
+        for measurement in results.measurements
+        for system in results.systems
+        if (spread := results.spread(measurement, system))
+    ]
+
+
+def shown(spread: Spread | None) -> str:
+    """12,300 ± 4 %: the median, and half the distance between the lowest and the highest."""
+    if spread is None:
+        return ""
+    median = spread.median
+    text = f"{median:,.0f}" if median >= 100 else f"{median:.3g}"
+    if spread.rounds < 2 or not median:
+        return text
+    return f"{text} ± {(spread.high - spread.low) / 2 / median * 100:.0f} %"
+
+
+def _title(system: str) -> str:
+    title = load(system).title
+    return f"**{title}**" if system == "deadletter" else title

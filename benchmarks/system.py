@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
 from typing import Any
 
 Payload = dict[str, Any]
@@ -41,6 +43,14 @@ class System:
     def missing(self) -> str | None:
         """Say what has to be installed, or None when it can be measured."""
         return None
+
+    def versions(self) -> dict[str, str]:
+        """Say which releases are measured."""
+        found = {}
+        for package in self.packages:
+            with suppress(metadata.PackageNotFoundError):
+                found[package] = metadata.version(package)
+        return found
 
     def setup(self) -> None:
         """Create the tables in the empty database of BENCH_URL."""

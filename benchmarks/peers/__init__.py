@@ -12,7 +12,16 @@ SYSTEMS = {
     "raw-two-commits": "raw:TwoCommits",
     "deadletter": "deadletter:Deadletter",
     "django-create": "deadletter:DjangoCreate",
+    "pgqueuer": "pgqueuer:Pgqueuer",
+    "graphile-worker": "graphile:Graphile",
+    "chancy": "chancy:Chancy",
+    "procrastinate": "procrastinate:Procrastinate",
+    "django-ox": "django_tasks:DjangoOx",
+    "django-tasks-db": "django_tasks:DjangoTasksDB",
+    "dramatiq": "dramatiq:Dramatiq",
+    "celery": "celery:Celery",
     "deadletter-sqlite": "deadletter:OnSQLite",
+    "huey": "huey:Huey",
 }
 
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,17 +80,19 @@ class Raw(System):
 
     def work(self) -> None:
         self.open()
-        running = _until_told()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         failing = os.environ.get("BENCH_HANDLER") == "failing"
         done: list[int] = []
         token = secrets.token_hex(8)
-        while running:
+        while True:
             failed = [id for id in done if failing and id % 100 < work.FAILING]
             rows = self._exchange([id for id in done if id not in set(failed)], failed, token)
             work.add(len(done))
             done = [row[0] for row in rows]
             if not done and os.environ.get("BENCH_DRAIN"):
                 return
+            if not done:
+                time.sleep(0.001)
 
     def _exchange(self, done: list[int], failed: list[int], token: str) -> list[Any]:
         """Settle the last batch and claim the next: one commit, one round trip."""
@@ -123,8 +126,3 @@ def _queue(connection: psycopg.Connection) -> int:
     row = connection.execute("SELECT id FROM deadletter_queue WHERE name = 'default'").fetchone()
     assert row is not None
     return int(row[0])
-
-
-def _until_told() -> bool:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    return True

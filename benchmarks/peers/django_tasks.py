@@ -1,0 +1,89 @@
+"""Django's own tasks in the database, as two packages keep them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..system import Payload, System
+
+
+class DjangoTasks(System):
+    """What both have in common: the framework's interface."""
+
+    app = ""
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec(self.app) is None:
+            return f"{self.name} is not installed; it may need a newer Python"
+        return None
+
+    def environment(self) -> dict[str, str]:
+        settings = "benchmarks.peers.django_settings"
+        return {"DJANGO_SETTINGS_MODULE": settings, "BENCH_BACKEND": self.app}
+
+    def setup(self) -> None:
+        self.open()
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0)
+
+    def open(self) -> None:
+        import django
+
+        django.setup()
+        from . import django_work
+
+        self.tasks: dict[str, Any] = {
+            "nothing": django_work.nothing,
+            "pickup": django_work.pickup,
+        }
+
+    def send_one(self, name: str, payload: Payload) -> None:
+        self.tasks[name].enqueue(**payload)
+
+
+class DjangoTasksDB(DjangoTasks):
+    name = "django-tasks-db"
+    title = "django-tasks-db"
+    settings = "`db_worker --interval 0.05`, persistent connections"
+    app = "django_tasks_db"
+    rates = {"send-one": 900, "send-many": 1_200, "drain": 220}
+    left_sql = (
+        "SELECT count(*) FROM django_tasks_database_dbtaskresult "
+        "WHERE status IN ('READY', 'RUNNING')"
+    )
+    packages = ("django-tasks-db", "django")
+
+    def send_many(self, name: str, payloads: Sequence[Payload]) -> None:
+        from django.db import transaction
+
+        # It has no bulk form: one transaction is what helps.
+        with transaction.atomic():
+            for payload in payloads:
+                self.tasks[name].enqueue(**payload)
+
+    def worker(self, processes: int, *, drain: bool) -> list[list[str]]:
+        options = ["--interval", "0.05", "--no-startup-delay", "--verbosity", "0"]
+        return [[sys.executable, "manage.py", "db_worker", *options] for _ in range(processes)]
+
+
+class DjangoOx(DjangoTasks):
+    name = "django-ox"
+    title = "django-ox"
+    settings = "`ox_worker --concurrency 8 --interval 0.05`, persistent connections"
+    app = "django_ox"
+    rates = {"send-one": 900, "send-many": 8_000, "drain": 500}
+    left_sql = "SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')"
+    packages = ("django-ox", "django")
+
+    def send_many(self, name: str, payloads: Sequence[Payload]) -> None:
+        from django_ox.bulk import enqueue_many
+
+        enqueue_many(self.tasks[name], [((), payload) for payload in payloads])
+
+    def worker(self, processes: int, *, drain: bool) -> list[list[str]]:
+        options = ["--concurrency", "8", "--interval", "0.05", "--processes", str(processes)]
+        return [[sys.executable, "manage.py", "ox_worker", *options]]

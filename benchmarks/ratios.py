@@ -1,0 +1,129 @@
+"""
+What must be reached? Ratios inside one run, round by round: a slow minute hurts both sides.
+
+A requirement that could not be measured (a peer that is not installed) is listed as such.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .results import Results, Spread
+
+US = "deadletter"
+POSTGRES_PEERS = (
+    "pgqueuer",
+    "graphile-worker",
+    "chancy",
+    "procrastinate",
+    "django-ox",
+    "django-tasks-db",
+)
+PEERS = (*POSTGRES_PEERS, "dramatiq", "celery", "huey")
+#: How many times faster one process has to drain.
+AHEAD = {
+    "pgqueuer": 1.5,
+    "graphile-worker": 1.1,
+    "chancy": 2.5,
+    "dramatiq": 6.0,
+    "celery": 12.0,
+    "procrastinate": 25.0,
+    "django-tasks-db": 50.0,
+    "django-ox": 10.0,
+}
+#: MB a worker may have grown between the second and the last quarter of the steady state.
+FLAT = 5.0
+
+
+@dataclass(frozen=True)
+class Requirement:
+    title: str
+    at_least: float
+    reached: Spread | None
+    unit: str = "×"
+
+    @property
+    def is_met(self) -> bool | None:
+        return None if self.reached is None else self.reached.median >= self.at_least
+
+
+def requirements(results: Results) -> list[Requirement]:
+    def drained(other: str, goal: float, title: str) -> Requirement:
+        return Requirement(title, goal, results.ratio(("drain-1", US), ("drain-1", other)))
+
+    def grown(case: str, goal: float, title: str) -> Requirement:
+        return Requirement(title, goal, results.ratio((case, US), ("plain", US)))
+
+    return [
+        drained("raw", 0.60, "drain, one process, against the raw limit at the same batch size"),
+        *(drained(peer, goal, f"drain, against {peer}") for peer, goal in AHEAD.items()),
+        Requirement(
+            "drain, two processes against one",
+            1.5,
+            results.ratio(("drain-2", US), ("drain-1", US)),
+        ),
+        Requirement(
+            "send one, against `Model.objects.create` of the same row",
+            0.8,
+            results.ratio(("send-one", US), ("send-one", "django-create")),
+        ),
+        Requirement(
+            "send many, against COPY of the same rows",
+            0.4,
+            results.ratio(("send-many", US), ("send-many", "raw")),
+        ),
+        Requirement("send many, against the fastest peer", 1.0, _against_best(results)),
+        grown("streams", 0.5, "10,000 streams against none"),
+        grown("blocked", 0.8, "500,000 parked behind one head against none"),
+        grown("scheduled", 0.8, "1,000,000 scheduled against none"),
+        grown("poison", 0.8, "1,000,000 poison records against none"),
+        grown("backlog-1000000", 0.8, "backlog of 1,000,000 against 100,000"),
+        grown("failing", 0.5, "20 % failing, per message executed, against none"),
+        Requirement(
+            "steady state: last tenth against the first",
+            0.8,
+            results.spread("steady", US, "ratio"),
+        ),
+        Requirement(
+            "pickup p50: fastest PostgreSQL peer against deadletter",
+            1.0,
+            _peers_over_us(results, "pickup", "p50", POSTGRES_PEERS, min),
+        ),
+        Requirement(
+            "memory of a worker: median of the peers against deadletter",
+            1.0,
+            _peers_over_us(results, "drain-1", "memory", PEERS, statistics.median),
+        ),
+        Requirement(
+            f"memory in the steady state: {FLAT:g} MB of growth against what it grew",
+            1.0,
+            _flatness(results),
+        ),
+    ]
+
+
+def _against_best(results: Results) -> Spread | None:
+    ours = results.each("send-many", US)
+    theirs = [results.each("send-many", peer) for peer in PEERS]
+    best = {n: max((rates[n] for rates in theirs if n in rates), default=0.0) for n in ours}
+    return Spread.of([ours[n] / best[n] for n in ours if best[n]])
+
+
+def _peers_over_us(
+    results: Results,
+    measurement: str,
+    figure: str,
+    peers: Iterable[str],
+    choose: Callable[[list[float]], float],
+) -> Spread | None:
+    ours = results.each(measurement, US, figure)
+    theirs = [found for peer in peers if (found := results.each(measurement, peer, figure))]
+    by_round = {n: [found[n] for found in theirs if n in found] for n in ours}
+    return Spread.of([choose(values) / ours[n] for n, values in by_round.items() if values])
+
+
+def _flatness(results: Results) -> Spread | None:
+    grown = results.each("steady", US, "growth")
+    return Spread.of([FLAT / max(growth, FLAT / 10) for growth in grown.values()])
