@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 from tests.private_postgres import SETTINGS, private_postgres
@@ -55,6 +56,25 @@ SELECT q.id, 'message.' || n %% 40, '{"n": 1}', CASE WHEN n %% 5 = 0 THEN 'order
   FROM generate_series(1, %(rows)s) AS n
   JOIN deadletter_queue q ON q.name = 'queue-' || n %% 8
 """
+#: 150 names that are always busy and fail for two reasons: as many minutes and hours as the sweep
+#: keeps, and a year of days. With a day of minutes these are a million rows.
+COUNTS = """
+INSERT INTO deadletter_count (span, at, queue, name, kind, reason, writer, sent, completed, failed,
+                              deferred, poisoned, retried, removed, seconds, longest)
+SELECT span, at, 'queue-' || n %% 8, 'message.' || n, 'message', reason, '',
+       CASE reason WHEN -1 THEN n ELSE 0 END, CASE reason WHEN -1 THEN n ELSE 0 END,
+       CASE reason WHEN -1 THEN 0 ELSE n %% 7 END, 0, CASE reason WHEN -1 THEN n %% 3 ELSE 0 END,
+       0, 0, n / 10.0, 1.0
+  FROM (SELECT 60 AS span, date_trunc('minute', now()) - n * interval '1 minute' AS at
+          FROM generate_series(0, %(minutes)s) AS n
+        UNION ALL
+        SELECT 3600, date_trunc('hour', now()) - n * interval '1 hour'
+          FROM generate_series(%(minutes)s / 60 + 1, 15 * 24) AS n
+        UNION ALL
+        SELECT 86400, date_trunc('day', now()) - n * interval '1 day'
+          FROM generate_series(16, 380) AS n) AS spans,
+       generate_series(1, 150) AS n, (VALUES (-1), (2), (4)) AS reasons(reason)
+"""
 
 
 def main() -> None:
@@ -82,6 +102,7 @@ def prepare(options: argparse.Namespace) -> None:
     from django.core.management import call_command
     from django.db import connection
 
+    from deadletter.lifecycle.sweep import _MINUTES_KEPT
     from deadletter.models import Queue
 
     settings.ALLOWED_HOSTS = ["testserver"]
@@ -92,7 +113,9 @@ def prepare(options: argparse.Namespace) -> None:
     with connection.cursor() as cursor:
         cursor.execute(POISON, {"rows": options.poison})
         cursor.execute(MESSAGES, {"rows": options.messages})
+        cursor.execute(COUNTS, {"minutes": _MINUTES_KEPT // timedelta(minutes=1)})
         cursor.execute("VACUUM ANALYZE deadletter_poison")
+        cursor.execute("VACUUM ANALYZE deadletter_count")
         cursor.execute("VACUUM ANALYZE deadletter_message")
     print(
         f"{options.poison:,} poison records and {options.messages:,} messages "
@@ -120,7 +143,11 @@ def pages() -> list[tuple[str, str]]:
     ids = Message.objects.order_by("-pk").values_list("pk", flat=True)[:50]
     last_messages = ",".join(str(id) for id in ids)
     records, bulk = "poisonrecord_records", "poisonrecord_bulk"
+    dashboard = reverse("admin:app_list", args=["deadletter"])
     return [
+        ("dashboard", dashboard),
+        ("dashboard of the last day", f"{dashboard}?window=day"),
+        ("dashboard of the last week", f"{dashboard}?window=week"),
         ("groups", at("poisonrecord_changelist")),
         ("groups, last page", at("poisonrecord_changelist", p=9)),
         ("matrix by name", at("poisonrecord_matrix")),

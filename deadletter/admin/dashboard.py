@@ -17,6 +17,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from .. import clock
+from ..conf import get_settings
 from ..models import Message
 from ..operations.series import HOUR, WINDOWS, Window
 from .dashboard_charts import Drawn, draw
@@ -43,6 +44,8 @@ class Board:
     pages: list[dict[str, str]]
     queues: Queues | None
     charts: list[Drawn]
+    #: Whether what happens now is counted at all.
+    counting: bool
     retries: Retries | None
     streams: Streams | None
     groups: Groups | None
@@ -65,6 +68,7 @@ def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) 
         tabs=_tabs(window),
         pages=links.pages,
         queues=queues,
+        counting=get_settings().counts,
         charts=draw(links, window, now, using),
         retries=read_retries(links, using),
         streams=streams,

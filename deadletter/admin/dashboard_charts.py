@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
@@ -19,8 +20,6 @@ from .showing import reason_name
 
 #: Reasons with a colour of their own; the rest are one.
 REASONS = 5
-#: Steps between two labels of the time, by window.
-_LABELS = {"hour": 15, "day": 12, "week": 6}
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def _throughput(links: Links, series: Series) -> Drawn:
         gettext("Nothing was sent or handled in this time."),
         series,
         rows,
-        lines,
+        partial(lines, whole=len(series.points) - 1),
     )
 
 
@@ -194,19 +193,24 @@ def _row(point: Point, n: int, rows: Sequence[_Line], window: Window) -> Row:
 
 
 def _labels(series: Series) -> list[str]:
-    """Label every so many steps, counted back from now; a label at the very edge would be cut."""
-    every, last = _LABELS[series.window.name], len(series.points) - 1
-    return [
-        _moment(point.at, series.window, short=True) if (last - n) % every == every // 2 else ""
-        for n, point in enumerate(series.points)
-    ]
+    """Label round times: every quarter of an hour, every six hours, every day."""
+    return [_label(point.at, series.window) for point in series.points]
 
 
-def _moment(at: datetime, window: Window, *, short: bool = False) -> str:
+def _label(at: datetime, window: Window) -> str:
     local = timezone.localtime(at)
-    if window.name != "week":
-        return date_format(local, "TIME_FORMAT") if not short else f"{local:%H:%M}"
-    return date_format(local, "D") if short else date_format(local, "SHORT_DATETIME_FORMAT")
+    if window.name == "hour":
+        return f"{local:%H:%M}" if local.minute % 15 == 0 else ""
+    if window.name == "day":
+        return f"{local:%H:%M}" if local.hour % 6 == 0 else ""
+    # The step in which a day begins; where the zone is off by hours, that is not at midnight.
+    midnight = local.replace(hour=0, minute=0)
+    return date_format(local, "D") if local - midnight < window.step else ""
+
+
+def _moment(at: datetime, window: Window) -> str:
+    local = timezone.localtime(at)
+    return date_format(local, "TIME_FORMAT" if window.name == "hour" else "SHORT_DATETIME_FORMAT")
 
 
 def _by(series: Series, *reasons: FailureReason) -> list[int]:

@@ -21,6 +21,8 @@ SHOWN = 5
 @dataclass(frozen=True)
 class GroupLine:
     growth: Growth
+    #: Whether it began within the hours shown.
+    new: bool
     day: Capped
     spark: Spark
     #: The same in words, for who cannot see it.
@@ -31,8 +33,9 @@ class GroupLine:
 
 @dataclass(frozen=True)
 class Groups:
-    newest: list[GroupLine]
     fastest: list[GroupLine]
+    #: Those that began last, without those that are above already.
+    newest: list[GroupLine]
     all_url: str
 
 
@@ -46,7 +49,8 @@ def read_groups(links: Links, now: datetime, using: str) -> Groups | None:
         return [_line(links, growth, since) for growth in groups]
 
     all_url = links.to(PoisonRecord, "poisonrecord_changelist")
-    return Groups(lines(found.newest), lines(found.fastest), all_url)
+    others = [growth for growth in found.newest if growth not in found.fastest]
+    return Groups(lines(found.fastest), lines(others), all_url)
 
 
 def _line(links: Links, growth: Growth, since: datetime) -> GroupLine:
@@ -56,6 +60,7 @@ def _line(links: Links, growth: Growth, since: datetime) -> GroupLine:
     }
     return GroupLine(
         growth,
+        growth.first_seen > since,
         Capped(growth.day, growth.capped),
         sparkline([n.n for n in hours]),
         told,

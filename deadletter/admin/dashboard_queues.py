@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Subquery
+from django.db.models import Case, Exists, OuterRef, Subquery, When
 
-from ..models import Message, Queue, State
+from ..models import Message, PoisonRecord, Queue, State
+from ..operations.bounded import CountUpTo
 from ..operations.series import Rates, read_rates
-from .counts import IN_A_LIST, PRIORITIES, Capped, count_states
+from ..status import Status
+from .counts import IN_A_LIST, PRIORITIES, Capped
 from .dashboard_links import Links
 
 #: Queues on the page, in the order of their names; the others are one link away.
 SHOWN = 20
+#: What a waiting message does, inside the statement.
+_SCHEDULED, _ACTIVE, _FAILED = range(3)
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,13 @@ class Queues:
 
 
 def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
-    """Count each queue up to IN_A_LIST a state; the oldest due message of all in one statement."""
+    """Count each queue up to IN_A_LIST a state, and find since when its oldest message is due."""
     if not (links.queues or links.messages or links.poison):
         return None
-    rows = list(_queues(now, using, links.messages)[: SHOWN + 1])
+    rows = list(_queues(links, now, using)[: SHOWN + 1])
     more = Queue.objects.using(using).count() - SHOWN if len(rows) > SHOWN else 0
     rates = read_rates(now=now, using=using) if links.messages else {}
-    lines = [_line(links, queue, rates, now, using) for queue in rows[:SHOWN]]
+    lines = [_line(links, queue, rates) for queue in rows[:SHOWN]]
     return Queues(
         lines,
         [str(state.label) for state in State if _allowed(links, state)],
@@ -70,27 +74,49 @@ def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
     )
 
 
-def _queues(now: datetime, using: str, with_messages: bool) -> Any:
+def _queues(links: Links, now: datetime, using: str) -> Any:
+    """All queues with all their numbers: one statement, whatever their number."""
     sources = Queue.objects.using(using).filter(dead_queue=OuterRef("pk"))
     rows = Queue.objects.using(using).order_by("name").annotate(keeps=Exists(sources))
-    if not with_messages:
-        return rows
-    # One index probe a priority: a minimum over all of them would read everything that is due.
-    due = Message.objects.using(using).filter(queue=OuterRef("pk"), available_at__lte=now)
-    return rows.annotate(
-        **{
-            f"due_{priority}": Subquery(
-                due.filter(priority=priority)
-                .order_by("available_at", "id")
-                .values("available_at")[:1]
-            )
-            for priority in PRIORITIES
-        }
+    if links.messages:
+        messages = Message.objects.using(using).filter(queue=OuterRef("pk"))
+        rows = rows.annotate(**_due_since(messages, now), **_states(messages, now))
+    if links.poison:
+        dead = PoisonRecord.objects.using(using).filter(queue=OuterRef("name"))
+        rows = rows.annotate(n_dead=CountUpTo(dead.values("pk"), IN_A_LIST))
+    return rows
+
+
+def _due_since(messages: Any, now: datetime) -> dict[str, Any]:
+    """One index probe a priority: a minimum over all of them would read everything that is due."""
+    due = messages.filter(available_at__lte=now).order_by("available_at", "id")
+    times = due.values("available_at")
+    return {f"due_{n}": Subquery(times.filter(priority=n)[:1]) for n in PRIORITIES}
+
+
+def _states(messages: Any, now: datetime) -> dict[str, Any]:
+    """As `counts.count_states` counts them."""
+    awake = messages.filter(priority__in=PRIORITIES)
+    waiting = awake.filter(available_at__gt=now).values(
+        doing=Case(
+            When(lease_token__isnull=False, then=_ACTIVE),
+            When(status__gte=int(Status.FAILED), then=_FAILED),
+            default=_SCHEDULED,
+        )
     )
+    due = awake.filter(available_at__lte=now).values("pk")
+    parked = messages.filter(available_at=None).values("pk")
+    return {
+        "n_pending": CountUpTo(due, IN_A_LIST),
+        "n_waiting": CountUpTo(waiting, IN_A_LIST),
+        "n_scheduled": CountUpTo(waiting, IN_A_LIST, doing=_SCHEDULED),
+        "n_failed": CountUpTo(waiting, IN_A_LIST, doing=_FAILED),
+        "n_active": CountUpTo(waiting, IN_A_LIST, doing=_ACTIVE),
+        "n_blocked": CountUpTo(parked, IN_A_LIST),
+    }
 
 
-def _line(links: Links, queue: Any, rates: dict[str, Rates], now: datetime, using: str) -> Any:
-    counts = count_states(queue, now=now, limit=IN_A_LIST, using=using)
+def _line(links: Links, queue: Any, rates: dict[str, Rates]) -> QueueLine:
     due = [at for n in PRIORITIES if (at := getattr(queue, f"due_{n}", None)) is not None]
     return QueueLine(
         name=queue.name,
@@ -98,8 +124,8 @@ def _line(links: Links, queue: Any, rates: dict[str, Rates], now: datetime, usin
         paused=queue.paused,
         keeps=queue.keeps,
         cells=[
-            Cell(str(State(state).label), n, links.state(queue, state), str(state))
-            for state, n in counts.items()
+            Cell(str(state.label), _count(queue, state), links.state(queue, state), state.value)
+            for state in State
             if _allowed(links, state)
         ],
         due_since=min(due, default=None),
@@ -108,6 +134,14 @@ def _line(links: Links, queue: Any, rates: dict[str, Rates], now: datetime, usin
         rows_url=links.to(Message, "message_changelist", queue=queue.pk),
         failed_url=links.state(queue, State.FAILED),
     )
+
+
+def _count(queue: Any, state: State) -> Capped:
+    n = getattr(queue, f"n_{state.value}")
+    # These three are told apart among the first that wait: each may have more beyond.
+    told_apart = state in (State.SCHEDULED, State.FAILED, State.ACTIVE)
+    seen = queue.n_waiting if told_apart else n
+    return Capped(min(n, IN_A_LIST), seen > IN_A_LIST)
 
 
 def _allowed(links: Links, state: str) -> bool:

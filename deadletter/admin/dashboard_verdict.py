@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from django.utils.text import capfirst
 from django.utils.timesince import timesince
 from django.utils.translation import gettext, ngettext
 
@@ -65,6 +66,7 @@ def judge(
         *_lost(workers, now),
     ]
     found.sort(key=lambda finding: finding.level != "bad")
+    found[:1] = [replace(finding, text=capfirst(finding.text)) for finding in found[:1]]
     return Verdict(found, _calm(workers))
 
 

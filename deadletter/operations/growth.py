@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections
-from django.db.models import IntegerField, OuterRef, Subquery
+from django.db.models import OuterRef
 
 from .. import clock, sql
 from ..models import PoisonRecord
 from .acting import alias_of
+from .bounded import CountUpTo
 
 #: Hours looked back, and deaths counted in each; an hour with more looks like one with this many.
 HOURS, COUNTED = 24, 200
@@ -91,7 +92,7 @@ def _grew_last(alias: str) -> list[_Seen]:
 
 
 def _recent(ids: Sequence[int], now: datetime, alias: str) -> dict[int, int]:
-    deaths = _Counted(_same(alias, now - RECENT, now)[: RECENT_COUNTED + 1])
+    deaths = CountUpTo(_same(alias, now - RECENT, now), RECENT_COUNTED)
     return dict(_samples(ids, alias).annotate(n=deaths).values_list("pk", "n"))
 
 
@@ -99,8 +100,7 @@ def _read(chosen: Sequence[_Seen], now: datetime, alias: str) -> dict[int, Growt
     """Read the records that stand for their groups, each with its deaths per hour."""
     ends = [now - timedelta(hours=HOURS - n) for n in range(HOURS + 1)]
     hours = {
-        f"hour_{n}": _Counted(_same(alias, ends[n], ends[n + 1])[: COUNTED + 1])
-        for n in range(HOURS)
+        f"hour_{n}": CountUpTo(_same(alias, ends[n], ends[n + 1]), COUNTED) for n in range(HOURS)
     }
     columns = ("pk", "fingerprint", "name", "exception", "frame", *hours)
     samples = _samples([seen.id for seen in chosen], alias).annotate(**hours).values(*columns)
@@ -127,11 +127,4 @@ def _samples(ids: Sequence[int], alias: str) -> Any:
 def _same(alias: str, after: datetime, until: datetime) -> Any:
     """The records of the outer row's group of this time, as an index has them."""
     rows = PoisonRecord.objects.using(alias).filter(fingerprint=OuterRef("fingerprint"))
-    return rows.filter(poisoned_at__gt=after, poisoned_at__lte=until).order_by().values("pk")
-
-
-class _Counted(Subquery):
-    """The number of rows of a subquery that has a limit."""
-
-    template = "(SELECT COUNT(*) FROM (%(subquery)s) AS counted)"
-    output_field = IntegerField()
+    return rows.filter(poisoned_at__gt=after, poisoned_at__lte=until).values("pk")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import router
-from django.db.models import Max, Sum
+from django.db.models import Sum
 
 from .. import clock
 from ..models import Count, Span
 from ..status import FailureReason
 
-SUMS = ("sent", "completed", "failed", "deferred", "poisoned", "retried", "removed")
+#: What is added up. Each costs time: a busy week is hundreds of thousands of rows.
+SUMS = ("sent", "completed", "failed", "poisoned")
 #: Rates are taken over the minute under way and as many before it.
 RATE_MINUTES = 5
 
@@ -37,7 +38,8 @@ class Window:
 
 
 HOUR = Window(name="hour", step=_MINUTE, steps=60)
-DAY = Window(name="day", step=timedelta(minutes=30), steps=48)
+# Whole hours: what is older than the minutes kept is known by the hour.
+DAY = Window(name="day", step=timedelta(hours=1), steps=24)
 WEEK = Window(name="week", step=timedelta(hours=4), steps=42)
 WINDOWS: Mapping[str, Window] = {window.name: window for window in (HOUR, DAY, WEEK)}
 
@@ -51,13 +53,7 @@ class Point:
     sent: int = 0
     completed: int = 0
     failed: int = 0
-    deferred: int = 0
     poisoned: int = 0
-    retried: int = 0
-    removed: int = 0
-    #: Handler time: of all attempts together, and of the longest.
-    seconds: float = 0.0
-    longest: float = 0.0
     #: Failed attempts by reason.
     reasons: dict[FailureReason, int] = field(default_factory=dict)
 
@@ -111,7 +107,7 @@ def read_series(
     rows = _since(starts[0], alias)
     if queue is not None:
         rows = rows.filter(queue=queue)
-    for row in rows.values("at", "reason").annotate(**_sums()):
+    for row in rows.values("at", "reason").annotate(**_sums(SUMS)):
         place = (row["at"] - starts[0]) // window.step
         # A writer whose clock runs ahead counts into the last step.
         _add(points[min(place, len(points) - 1)], row)
@@ -125,7 +121,7 @@ def read_rates(*, now: datetime | None = None, using: str | None = None) -> dict
     start = now - (now - _EPOCH) % _MINUTE - _MINUTE * RATE_MINUTES
     minutes = (now - start) / _MINUTE
     names = ("sent", "completed", "failed")
-    rows = _since(start, alias).values("queue").annotate(**{f"n_{n}": Sum(n) for n in names})
+    rows = _since(start, alias).values("queue").annotate(**_sums(names))
     return {
         row["queue"]: Rates(*(round(row[f"n_{name}"] / minutes, 2) for name in names))
         for row in rows
@@ -137,15 +133,13 @@ def _since(start: datetime, alias: str) -> Any:
     return Count.objects.using(alias).filter(span__in=Span.values, at__gte=start).order_by()
 
 
-def _sums() -> dict[str, Any]:
-    sums: dict[str, Any] = {f"n_{name}": Sum(name) for name in (*SUMS, "seconds")}
-    return {**sums, "n_longest": Max("longest")}
+def _sums(names: Sequence[str]) -> dict[str, Any]:
+    return {f"n_{name}": Sum(name) for name in names}
 
 
 def _add(point: Point, row: Mapping[str, Any]) -> None:
-    for name in (*SUMS, "seconds"):
+    for name in SUMS:
         setattr(point, name, getattr(point, name) + row[f"n_{name}"])
-    point.longest = max(point.longest, row["n_longest"])
     if row["n_failed"]:
         reason = FailureReason.read(row["reason"])
         point.reasons[reason] = point.reasons.get(reason, 0) + row["n_failed"]

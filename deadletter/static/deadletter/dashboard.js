@@ -8,6 +8,7 @@
     const EVERY = 5000;
     const LONGEST = 60000;
     const trouble = document.getElementById("dl-trouble");
+    const said = document.getElementById("dl-said");
     const button = document.getElementById("dl-pause");
     const still = matchMedia("(prefers-reduced-motion: reduce)");
     let paused = false;
@@ -42,8 +43,16 @@
     const numbers = () => new Map([...board.querySelectorAll("[data-key]")].map(
         (element) => [element.dataset.key, element.textContent]));
 
+    // The verdict without the times, which change by themselves.
+    const verdict = () => [...board.querySelectorAll("#dl-verdict p, .dl-finding")].map((element) => {
+        const copy = element.cloneNode(true);
+        copy.querySelector(".dl-since")?.remove();
+        return copy.textContent.trim();
+    }).join(", ");
+
     const show = (found) => {
         const before = numbers();
+        const judged = verdict();
         const focused = board.contains(document.activeElement) ? place(document.activeElement) : null;
         board.querySelectorAll("details[open]").forEach((details) => {
             const same = found.querySelector(`#${CSS.escape(details.id)}`);
@@ -56,6 +65,9 @@
         board.replaceChildren(...found.childNodes);
         scrolled.forEach(([id, top, left]) => document.getElementById(id)?.scrollTo(left, top));
         focused?.(board)?.focus({ preventScroll: true });
+        if (verdict() !== judged) {
+            said.textContent = verdict();
+        }
         if (!still.matches) {
             board.querySelectorAll("[data-key]").forEach((element) => {
                 const old = before.get(element.dataset.key);
