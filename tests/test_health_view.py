@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core import mail
-from django.test import Client
-from django.urls import path
+from django.test import Client, RequestFactory
+from django.urls import path, reverse
 
 from deadletter import send
 from deadletter.health_view import health
 from deadletter.models import WorkerProcess
 from tests.operations.making import dead
 from tests.silence import silent_database
+from tests.test_docs import ROOT, blocks
 
 TOKEN = "0123456789abcdef-of-tests"
 
@@ -253,3 +254,21 @@ def test_a_stranger_costs_three_statements(
 ) -> None:
     with django_assert_num_queries(3):
         client.get("/health?max_wait=60&max_poison=100")
+
+
+def test_the_urls_of_the_documentation_work(client: Client, worker) -> None:
+    own: dict[str, Any] = {}
+    site: dict[str, Any] = {}
+    first, second, *_ = blocks(ROOT / "docs" / "watching.md")
+    exec(first, site)
+    exec(second, own)
+
+    assert [p.pattern._route for p in site["urlpatterns"]] == ["deadletter/"]
+    for pattern in own["urlpatterns"][:1]:
+        request = RequestFactory().get("/")
+        assert pattern.callback(request, **pattern.default_args).status_code == 200
+
+
+@pytest.mark.urls("project.urls")
+def test_the_demonstration_site_has_the_page(client: Client, worker) -> None:
+    assert client.get(reverse("deadletter:health")).json() == {"status": "ok"}

@@ -345,7 +345,9 @@ def test_an_async_failure_and_an_async_timeout_are_errors(traces: Traces, handle
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_span_of_a_thread_that_hangs_ends_at_its_limit(traces: Traces, handles, policy) -> None:
+def test_the_span_of_a_thread_that_hangs_ends_at_its_limit(
+    traces: Traces, handles, policy, caplog
+) -> None:
     gate = threading.Event()
     policy(max_attempts=1)
     handles("hang", lambda message: gate.wait(30), timeout=timedelta(seconds=0.2))
@@ -362,6 +364,9 @@ def test_the_span_of_a_thread_that_hangs_ends_at_its_limit(traces: Traces, handl
         worker.join(20)
 
     assert not worker.is_alive()
+    # The handler ends as well, and finds that there is nothing left to end.
+    wait_until(lambda: "deadletter-executor" not in {t.name for t in threading.enumerate()})
+    assert "ended span" not in caplog.text
     [span] = traces.named("process hang")
     assert str(span.status.description).endswith("TookTooLong: took longer than 0.2 s")
 

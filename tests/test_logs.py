@@ -1,0 +1,271 @@
+"""One event, one line, keys that do not change, and nothing of a payload in any of them."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+
+from deadletter import logs, send, testing
+from tests.test_docs import names, table
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "worker.md"
+#: Where a name is chosen at run time: the names, spelled out in the same file.
+CHOSEN = {
+    "lifecycle/quarantine.py": ("message_poisoned", "message_discarded"),
+    "alerts/decide.py": ("alert_raised", "alert_recovered"),
+}
+RESERVED = {"time", "level", "event", "text", "trace_id", "span_id"}
+PRIVATE = ("payload", "headers", "history")
+
+
+@dataclass
+class Call:
+    """A line of the source that logs."""
+
+    names: tuple[str, ...]
+    keys: frozenset[str]
+    level: str
+    values: str
+    place: str
+
+
+def calls() -> list[Call]:
+    found = []
+    for path in sorted((ROOT / "deadletter").rglob("*.py")):
+        place = path.relative_to(ROOT / "deadletter").as_posix()
+        if place == "logs.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                if node.func.id == "event":
+                    found.append(read(node, place, path, level=ast.unparse(node.args[0]), at=1))
+                elif node.func.id == "crash":
+                    found.append(read(node, place, path, level="logging.ERROR", at=0))
+    return found
+
+
+def read(node: ast.Call, place: str, path: Path, *, level: str, at: int) -> Call:
+    kind = node.args[at]
+    if isinstance(kind, ast.Constant):
+        chosen: tuple[str, ...] = (str(kind.value),)
+    else:
+        chosen = CHOSEN[place]
+        assert all(f'"{name}"' in path.read_text() for name in chosen)
+    keys = {keyword.arg for keyword in node.keywords}
+    assert None not in keys, f"{place}: an event spells its keys out"
+    more = set() if at else {"error", "traceback"}
+    return Call(
+        chosen,
+        frozenset(str(key) for key in keys | more),
+        level,
+        " ".join(ast.unparse(keyword.value) for keyword in node.keywords),
+        f"{place}:{node.lineno}",
+    )
+
+
+def documented() -> dict[str, tuple[str, frozenset[str]]]:
+    found: dict[str, tuple[str, frozenset[str]]] = {}
+    for event, level, keys, _when in table(PAGE, "event"):
+        listed = frozenset(names(keys))
+        if keys.startswith("as "):
+            listed = found[names(keys)[0]][1]
+        found[names(event)[0]] = (level, listed)
+    return found
+
+
+def test_every_event_is_documented_with_its_keys_and_no_other_is() -> None:
+    used = {name: call.keys for call in calls() for name in call.names}
+
+    assert used == {name: keys for name, (_level, keys) in documented().items()}
+
+
+def test_the_same_event_has_the_same_keys_everywhere() -> None:
+    for call in calls():
+        for name in call.names:
+            assert call.keys == documented()[name][1], f"{call.place}: {name}"
+
+
+def test_every_event_is_documented_with_its_level() -> None:
+    for call in calls():
+        level = call.level.split(" if ")[0].removeprefix("logging.").lower()
+        assert {documented()[name][0] for name in call.names} == {level}, call.place
+
+
+def test_no_event_carries_what_a_message_carries() -> None:
+    for call in calls():
+        words = " ".join([*call.keys, call.values])
+        assert not [word for word in PRIVATE if word in words], call.place
+
+
+def test_no_key_hides_what_every_line_has() -> None:
+    for call in calls():
+        assert not call.keys & RESERVED, call.place
+
+
+def test_nothing_is_logged_without_a_name() -> None:
+    for path in (ROOT / "deadletter").rglob("*.py"):
+        if path.name != "logs.py":
+            assert not re.search(r"\blogger\.|getLogger", path.read_text()), path
+
+
+HOSTILE = {
+    "lines": "first\nsecond\r\nthird\x0b\x0c\x1c\x85\u2028\u2029fourth",
+    "escapes": "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J\x08\x08\x7f",
+    "marks": "a\u202eb\u2066c\u200bd\u200fe\u061cf",
+    "surrogate": "a\ud800b",
+    "nul": "a\x00b",
+    "forged": '2026-01-01 ERROR fake\n{"event": "worker_died"}',
+    "braces": "{error} {0} {error!r} %s %(x)s {",
+    "quotes": '"}{"event": "x", \\',
+}
+every_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+every_style = pytest.mark.parametrize("style", ["text", "json"])
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Log as `run_worker --log-format` does, into a file that is encoded as a terminal would."""
+    raw = io.BytesIO()
+    terminal = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+    before = (logs.logger.handlers, logs.logger.propagate, logs.logger.level)
+    # An error of logging itself must be an error of the test.
+    monkeypatch.setattr(logging.Handler, "handleError", lambda self, record: pytest.fail("broken"))
+
+    def configure(style: str) -> Any:
+        logs.configure(style)
+        [handler] = logs.logger.handlers
+        handler.setStream(terminal)  # type: ignore[attr-defined]
+        return lambda: raw.getvalue().decode().splitlines()
+
+    yield configure
+    logs.logger.handlers, logs.logger.propagate, logs.logger.level = before
+
+
+def assert_harmless(line: str) -> None:
+    assert line.isprintable() or not [c for c in line if not c.isprintable() and c != "\xa0"]
+
+
+@every_text
+@every_style
+def test_hostile_text_stays_on_its_line_and_does_nothing(log, style: str, text: str) -> None:
+    lines = log(style)
+
+    logs.event(logging.ERROR, "test", "of {name}: {error}", name=text, error=text)
+
+    [line] = lines()
+    assert_harmless(line)
+    if style == "json":
+        assert line.isascii()
+        assert json.loads(line)["event"] == "test"
+        assert set(json.loads(line)) == {"time", "level", "event", "text", "name", "error"}
+
+
+@every_style
+def test_a_crash_is_one_line_with_its_traceback(log, style: str) -> None:
+    lines = log(style)
+
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError as error:
+        logs.crash("test_failed", "worker {worker} failed", error, worker="w1")
+
+    [line] = lines()
+    assert "in test_a_crash_is_one_line_with_its_traceback" in line
+    if style == "json":
+        found = json.loads(line)
+        assert found["text"] == "worker w1 failed: ValueError: first ⏎ second"
+        assert found["error"] == "ValueError: first\nsecond"
+        assert found["traceback"].endswith("ValueError: first\nsecond\n")
+
+
+@every_style
+def test_what_others_log_by_our_logger_is_one_line_too(log, style: str) -> None:
+    lines = log(style)
+
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logs.logger.exception("by %s", "hand")
+
+    [line] = lines()
+    assert "Traceback" in line
+
+
+@every_style
+def test_long_values_are_cut(log, style: str) -> None:
+    lines = log(style)
+
+    logs.event(logging.ERROR, "test", "{error}", error="x" * 100_000)
+
+    [line] = lines()
+    assert len(line) < 8_000
+
+
+@every_style
+def test_a_value_of_any_class_is_logged(log, style: str) -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text for you")
+
+    lines = log(style)
+
+    logs.event(logging.ERROR, "test", "{error} {path}", error=Unprintable(), path=Path("/a\nb"))
+
+    [line] = lines()
+    assert "<unprintable RuntimeError>" in line
+
+
+@every_style
+def test_a_line_inside_a_trace_names_it(log, style: str) -> None:
+    lines = log(style)
+    tracer = TracerProvider().get_tracer("test")
+
+    with tracer.start_as_current_span("request") as span:
+        logs.event(logging.INFO, "test", "inside")
+    logs.event(logging.INFO, "test", "outside")
+
+    inside, outside = lines()
+    trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+    assert "trace_id" not in outside
+    if style == "json":
+        assert json.loads(inside)["trace_id"] == trace_id
+        assert len(json.loads(inside)["span_id"]) == 16
+    else:
+        assert inside.endswith(f"inside ⏎ trace_id={trace_id}")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_log_of_a_life_has_nothing_of_the_payload(log, handles, clock, policy) -> None:
+    """A message that fails, is retried, dies, and one nobody knows: through the real executor."""
+    lines = log("json")
+
+    def fail(message: Any) -> None:
+        raise RuntimeError("no stock")
+
+    policy(max_attempts=2, cooldown=1)
+    handles("ship", fail)
+    send("ship", {"card": "4111-secret"}, headers={"session": "header-secret"})
+    send("unknown", {"card": "4111-secret"})
+    for _ in range(4):
+        testing.drain()
+        clock.advance(5)
+
+    text = "\n".join(lines())
+    assert {json.loads(line)["event"] for line in lines()} >= {
+        "message_failed",
+        "message_poisoned",
+        "message_unregistered",
+    }
+    assert "secret" not in text
