@@ -97,6 +97,14 @@ def failed(error: Description) -> None:
     span.set_status(trace.Status(trace.StatusCode.ERROR, error.text))
 
 
+def flush(seconds: float = 5.0) -> None:
+    """Export what is kept for later: a forked worker ends without the exit handlers of the SDK."""
+    if trace is not None:
+        export = getattr(trace.get_tracer_provider(), "force_flush", None)
+        if export is not None:
+            export(round(seconds * 1000))
+
+
 def ids() -> dict[str, str]:
     """Name the active span for a line of the log; empty when there is none."""
     if trace is None:

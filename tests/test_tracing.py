@@ -10,9 +10,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -24,7 +26,8 @@ from deadletter.exceptions import PayloadRejected
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
-from tests.processes import wait_until
+from tests.processes import database_url, wait_until
+from tests.sample.journal import DIRECTORY
 
 pytestmark = pytest.mark.django_db
 
@@ -424,3 +427,55 @@ def test_the_package_is_not_needed() -> None:
     )
 
     assert ran.returncode == 0, ran.stderr
+
+
+WORKER = """
+import sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+class Append(SpanExporter):
+    def export(self, spans):
+        with open(sys.argv[1], "a") as file:
+            for span in spans:
+                print(f"{span.name} {span.context.trace_id:032x}", file=file)
+        return SpanExportResult.SUCCESS
+
+provider = TracerProvider()
+# So late that only the end of the process can export.
+provider.add_span_processor(BatchSpanProcessor(Append(), schedule_delay_millis=600_000))
+trace.set_tracer_provider(provider)
+
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", "run_worker", "--drain", "--processes", "2"])
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_forked_workers_export_their_spans_before_they_end(traces: Traces, tmp_path: Path) -> None:
+    with traces.tracer.start_as_current_span("request") as request:
+        send_many([Outgoing("sample.work"), Outgoing("sample.async")])
+    exported = tmp_path / "spans"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", WORKER, str(exported)],
+        env=os.environ
+        | {
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "DATABASE_URL": database_url(),
+            DIRECTORY: str(tmp_path),
+        },
+        cwd=settings.BASE_DIR,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    trace_id = f"{request.get_span_context().trace_id:032x}"
+    assert sorted(exported.read_text().splitlines()) == [
+        f"process sample.async {trace_id}",
+        f"process sample.work {trace_id}",
+    ]

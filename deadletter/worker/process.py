@@ -10,6 +10,7 @@ import threading
 
 from django.db import connections
 
+from .. import tracing
 from ..logs import event
 from .breaker import Breakers
 from .executors import Executors
@@ -150,6 +151,7 @@ class WorkerProcess:
         if self._housekeeper.is_alive():
             self._housekeeper.stop()
             self._housekeeper.join(5.0)
+        tracing.flush()
         connections.close_all()
         tally = self.pump.tally
         event(
