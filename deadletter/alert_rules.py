@@ -70,7 +70,7 @@ class AlertPolicy:
     #: Between two notices of one rule; the first is sent at once.
     digest: timedelta = timedelta(minutes=15)
     #: How long a condition must have ended before it counts as ended.
-    recover_after: timedelta = timedelta(minutes=5)
+    recover_after: timedelta = timedelta(minutes=15)
     #: What is still so, though nothing is new, is said again after this; None: never.
     remind: timedelta | None = timedelta(hours=6)
     #: "https://shop.example.org": what links in notices begin with.

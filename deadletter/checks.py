@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.core.exceptions import FieldDoesNotExist, ValidationError
+from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured, ValidationError
 from django.db import connections, router
+from django.template import TemplateDoesNotExist
+from django.template.loader import get_template
 
 from . import conf
+from .alerts import mail
 from .models import Message, Queue
 
 _IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
@@ -23,7 +27,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
         Error(f"DEADLETTER: {problem.text}.", hint=problem.hint, id=_IDS[problem.kind])
         for problem in conf.problems()
     ]
-    return found or _check_queues()
+    return found or [*_check_queues(), *_check_alerts()]
 
 
 def _check_queues() -> list[CheckMessage]:
@@ -72,6 +76,34 @@ def _dead_queue_problem(name: str, target: Any, queues: Any) -> str:
     if queues.get(target, {}).get("dead_queue"):
         return f"{target!r} already has a dead queue of its own; dead queues do not chain."
     return ""
+
+
+def _check_alerts() -> list[CheckMessage]:
+    """Refuse channels through which nothing could be delivered."""
+    policy = conf.get_settings().alerts
+    mails = [c for c in policy.channels if c.kind == "email"] if policy is not None else []
+    found: list[CheckMessage] = [
+        Error(
+            f'DEADLETTER["ALERTS"]["channels"]["{channel.name}"] has no addresses, and ADMINS is '
+            "empty.",
+            hint='Give it "to": ["ops@example.org"], or set ADMINS.',
+            id="deadletter.E009",
+        )
+        for channel in mails
+        if not channel.to and not settings.ADMINS
+    ]
+    if mails:
+        try:
+            get_template(mail.TEMPLATE)
+        except (TemplateDoesNotExist, ImproperlyConfigured):
+            found.append(
+                Error(
+                    f"The template {mail.TEMPLATE} of the alerts is not found.",
+                    hint='TEMPLATES needs a DjangoTemplates backend with "APP_DIRS": True.',
+                    id="deadletter.E010",
+                )
+            )
+    return found
 
 
 @register(Tags.database)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .alerts import AlertAdmin
 from .audits import AuditEntryAdmin
 from .messages import MessageAdmin
 from .poison import PoisonRecordAdmin
@@ -9,6 +10,7 @@ from .queues import QueueAdmin
 from .workers import BreakerAdmin, WorkerProcessAdmin
 
 __all__ = [
+    "AlertAdmin",
     "AuditEntryAdmin",
     "BreakerAdmin",
     "MessageAdmin",

@@ -1,16 +1,17 @@
 """
 Which causes of death are new?
 
-A group is new when its first record is not older than the first decision ever made, and no alert
-covers it: none of its fingerprint is open, none was closed at or after that first death. Nothing is
-taken from the order of ids or from a watermark of time, because records commit out of order: one
-with a lower id, or an earlier time, can appear after a later one was seen. Whenever it appears, it
-is compared with what was told. Alerts are remembered for KEPT; older groups are not new.
+A group is new when its first record is not older than the first decision ever made and no alert was
+ever opened for it, or when it has died again after its alert was closed. Nothing is taken from the
+order of ids or from a watermark of time, because records commit out of order: one with a lower id,
+or an earlier time, can appear after a later one was seen. Whenever it appears, its group is
+compared with what was told. Alerts are remembered for KEPT; groups that began before that are not
+new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,7 +21,7 @@ from django.db import connections
 from .. import sql
 from ..alert_rules import EACH
 from ..models import Alert, AlertState
-from .looking import COUNTED, MOST, Look, Observation, about, newest, sample
+from .looking import COUNTED, MOST, Look, Observation, about, newest, sample, samples
 
 RULE = Alert.Rule.NEW_GROUP.value
 #: Groups looked at in one decision, one index probe each; with more, the next one goes on there.
@@ -46,6 +47,8 @@ class _Group:
     fingerprint: str
     first: datetime
     last: datetime
+    #: Its latest record.
+    record: int
 
 
 def new_groups(look: Look, state: AlertState, open: dict[str, Alert]) -> Groups:
@@ -63,12 +66,7 @@ def new_groups(look: Look, state: AlertState, open: dict[str, Alert]) -> Groups:
     ]
     young = max(state.started_at, look.now - KEPT)
     begun = [g for g in groups if g.first >= young and g.fingerprint not in known]
-    for group in _untold(look, begun):
-        observation = _begun(look, group)
-        if observation is not None:
-            found.append(observation)
-        if len(found) >= MOST + len(known):
-            break
+    found += _begun(look, _untold(look, begun))
     return Groups(found, after, upto)
 
 
@@ -99,6 +97,7 @@ def _read(look: Look, after: str) -> list[_Group]:
             row[0],
             sql.as_datetime(row[1], connection) or look.now,
             sql.as_datetime(row[2], connection) or look.now,
+            row[3],
         )
         for row in rows
     ]
@@ -114,32 +113,48 @@ def _grown(group: _Group) -> Observation:
     )
 
 
-def _untold(look: Look, groups: list[_Group]) -> Iterable[_Group]:
-    """Leave out groups whose alert was closed at or after their first death."""
+def _untold(look: Look, groups: list[_Group]) -> Iterator[tuple[_Group, Any, datetime | None]]:
+    """
+    Return groups that died since their last alert was closed, if any, with their latest record.
+
+    Our own are left out, and those of queues that no rule asks for.
+    """
     keys = [f"{RULE}:{group.fingerprint}" for group in groups]
     rows = Alert.objects.using(look.using).filter(key__in=keys, closed_at__isnull=False)
     # The last one of each counts.
     told: dict[str, Any] = dict(rows.order_by("closed_at").values_list("subject", "closed_at"))
-    never = datetime.min.replace(tzinfo=look.now.tzinfo)
-    return (group for group in groups if told.get(group.fingerprint, never) < group.first)
-
-
-def _begun(look: Look, group: _Group) -> Observation | None:
-    """Describe a new group; None for our own, and for queues that no rule asks for."""
-    records = look.poison().filter(fingerprint=group.fingerprint)
+    ids = [
+        group.record
+        for group in groups
+        if group.fingerprint not in told or told[group.fingerprint] < group.last
+    ]
+    records = look.poison().filter(pk__in=ids)
     queues = {rule.queue for rule in look.policy.of_kind(RULE)}
     if not queues & {"", EACH}:
         records = records.filter(queue__in=queues)
-    record = newest(records)
-    if record is None:
-        return None
-    return Observation(
-        rule=RULE,
-        subject=group.fingerprint,
-        since=group.first,
-        last_at=group.last,
-        count=1,
-        mark=group.last.timestamp(),
-        detail=about(record),
-        error=sample(record),
-    )
+    latest = {record.pk: record for record in samples(records)[:MOST]}
+    for group in groups:
+        if group.record in latest:
+            yield group, latest[group.record], told.get(group.fingerprint)
+
+
+def _begun(
+    look: Look, groups: Iterable[tuple[_Group, Any, datetime | None]]
+) -> Iterator[Observation]:
+    for group, record, told in groups:
+        yield Observation(
+            rule=RULE,
+            subject=group.fingerprint,
+            since=group.first if told is None else _first_since(look, group, told),
+            last_at=group.last,
+            count=1,
+            mark=group.last.timestamp(),
+            detail=about(record),
+            error=sample(record),
+        )
+
+
+def _first_since(look: Look, group: _Group, told: datetime) -> datetime:
+    records = look.poison().filter(fingerprint=group.fingerprint, poisoned_at__gt=told)
+    times = records.order_by("poisoned_at", "id").values_list("poisoned_at", flat=True)
+    return next(iter(times[:1]), group.last)

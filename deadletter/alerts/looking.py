@@ -19,7 +19,7 @@ from ..models import PoisonRecord, Queue
 COUNTED = 10_000
 #: Bytes of an error that are quoted.
 SAMPLE = 600
-#: Workers, breakers and groups found in one look; the rest is found in the next.
+#: Workers, breakers and new groups found in one look; the rest is found in the next.
 MOST = 500
 
 
@@ -82,10 +82,15 @@ class Look:
 
 
 def newest(records: Any) -> Any:
-    """Return the latest of these dead letters, without its payload and with little of its error."""
+    """Return the latest of these dead letters."""
+    return samples(records).order_by("-poisoned_at", "-id").first()
+
+
+def samples(records: Any) -> Any:
+    """Return dead letters without their payloads and with little of their errors."""
     rows = records.light().defer("last_error", "verdict")
     starts = {"started": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
-    return rows.annotate(**starts).order_by("-poisoned_at", "-id").first()
+    return rows.annotate(**starts)
 
 
 def about(record: Any) -> dict[str, Any]:

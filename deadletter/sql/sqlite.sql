@@ -524,7 +524,9 @@ WITH RECURSIVE g(fingerprint, n) AS (
 )
 SELECT g.fingerprint,
        (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
-       (SELECT MAX(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint)
+       (SELECT MAX(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
+       (SELECT p.id FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint
+         ORDER BY p.poisoned_at DESC, p.id DESC LIMIT 1)
   FROM g WHERE g.fingerprint IS NOT NULL
  ORDER BY g.fingerprint;
 

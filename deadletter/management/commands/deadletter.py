@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
-from ..parts import health, listing, queues, remove, retry, show, stats, waiting
+from ..parts import alerts, health, listing, queues, remove, retry, show, stats, waiting
 from ..parts.screen import Screen, usage
 from ..parts.text import plain
 
@@ -26,6 +26,7 @@ PARTS = (
     ("queues", queues.HELP, queues.add, queues.run),
     ("purge", remove.HELP_PURGE, remove.add_purge, remove.run_purge),
     ("health", health.HELP, health.add, health.run),
+    ("alerts", alerts.HELP, alerts.add, alerts.run),
 )
 
 

@@ -26,9 +26,11 @@ from . import groups, poison, waiting, workers
 from .looking import Look, Observation
 from .notices import CONTINUES, RAISED, RECOVERED, Item, announce, describe_alert
 
-#: Fields of an open alert that a look may change.
-_CHANGING = ("last_at", "count", "mark", "detail", "error")
-_TOLD = ("closed_at", "told_at", "told_mark", "settled_at")
+#: Fields of an alert that a decision may change.
+_CHANGING = (
+    *("last_at", "count", "mark", "detail", "error"),
+    *("closed_at", "told_at", "told_mark", "settled_at"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,18 @@ def _decide(tx: Transaction, policy: AlertPolicy, *, at_once: bool) -> Decision 
         return None
     look = Look(using=tx.using, now=now, policy=policy)
     rows = list(Alert.objects.using(tx.using).filter(settled_at=None).order_by("id"))
+    before = {alert.pk: _values(alert) for alert in rows}
     open = {alert.key: alert for alert in rows if alert.closed_at is None}
     found = groups.new_groups(look, state, open)
-    raised = _observe(look, open, [*found.found, *_observations(look)])
+    raised = _observe(look, rows, [*found.found, *_observations(look)])
     recovered = _end(look, open, found)
-    items = _due(look, state, [*rows, *raised])
+    alerts = [*rows, *(alert for alert in raised if alert._state.adding)]
+    items = _due(look, state, alerts)
     sent = announce(look, items)
-    _store(look, state, [*rows, *raised], items)
+    _mark_told(look, items)
+    _store(look, alerts, before)
+    state.decided_at = now
+    state.save(using=tx.using, update_fields=["decided_at", "cursor", "spoken"])
     _tell_listeners(tx, look, raised, recovered)
     return Decision([a.key for a in raised], [a.key for a in recovered], sent)
 
@@ -107,34 +114,44 @@ def _observations(look: Look) -> Iterable[Observation]:
     yield from workers.open_breakers(look)
 
 
-def _observe(look: Look, open: dict[str, Alert], seen: Iterable[Observation]) -> list[Alert]:
-    """Bring open alerts up to date and open new ones; return the new ones, stored."""
+def _observe(look: Look, rows: list[Alert], seen: Iterable[Observation]) -> list[Alert]:
+    """
+    Bring open alerts up to date and open others; return those that are open now and were not.
+
+    What has ended, and begins again before its end was told, is the same alert.
+    """
+    known = {alert.key: alert for alert in rows}
     raised: dict[str, Alert] = {}
+    new: dict[str, Alert] = {}
     for observation in seen:
-        alert = open.get(observation.key)
-        if alert is not None:
-            alert.last_at, alert.mark = observation.last_at, observation.mark
-            # What a look does not say again stays: a group is counted when it is told.
-            alert.count = observation.count or alert.count
-            alert.detail = observation.detail or alert.detail
-            alert.error = observation.error or alert.error
+        alert = known.get(observation.key)
+        if alert is None:
+            new.setdefault(observation.key, _opened(look, observation))
             continue
-        raised.setdefault(
-            observation.key,
-            Alert(
-                key=observation.key,
-                rule=observation.rule,
-                subject=observation.subject,
-                detail=observation.detail,
-                error=observation.error,
-                count=observation.count,
-                mark=observation.mark,
-                since=observation.since,
-                opened_at=look.now,
-                last_at=observation.last_at,
-            ),
-        )
-    return Alert.objects.using(look.using).bulk_create(raised.values(), batch_size=200)
+        if alert.closed_at is not None:
+            alert.closed_at = None
+            raised[alert.key] = alert
+        alert.last_at, alert.mark = observation.last_at, observation.mark
+        # What a look does not say again stays: a group is counted when it is told.
+        alert.count = observation.count or alert.count
+        alert.detail = observation.detail or alert.detail
+        alert.error = observation.error or alert.error
+    return [*raised.values(), *new.values()]
+
+
+def _opened(look: Look, observation: Observation) -> Alert:
+    return Alert(
+        key=observation.key,
+        rule=observation.rule,
+        subject=observation.subject,
+        detail=observation.detail,
+        error=observation.error,
+        count=observation.count,
+        mark=observation.mark,
+        since=observation.since,
+        opened_at=look.now,
+        last_at=observation.last_at,
+    )
 
 
 def _end(look: Look, open: dict[str, Alert], found: groups.Groups) -> list[Alert]:
@@ -191,17 +208,33 @@ def _news(look: Look, alert: Alert) -> str | None:
     return CONTINUES if alert.mark > alert.told_mark or again else None
 
 
-def _store(look: Look, state: AlertState, alerts: list[Alert], items: list[Item]) -> None:
+def _mark_told(look: Look, items: list[Item]) -> None:
     for item in items:
         item.alert.told_at, item.alert.told_mark = look.now, item.alert.mark
         if item.what == RECOVERED:
             item.alert.settled_at = look.now
+
+
+def _values(alert: Alert) -> dict[str, Any]:
+    return {name: getattr(alert, name) for name in _CHANGING}
+
+
+def _store(look: Look, alerts: list[Alert], before: dict[int, dict[str, Any]]) -> None:
+    """Write what changed: most alerts are merely still true, and those share one statement."""
     rows = Alert.objects.using(look.using)
-    rows.bulk_update(alerts, [*_CHANGING, *_TOLD], batch_size=100)
+    rows.bulk_create([alert for alert in alerts if alert._state.adding], batch_size=200)
+    still = []
+    for alert in alerts:
+        was = before.get(alert.pk, _values(alert))
+        changed = [name for name, value in _values(alert).items() if value != was[name]]
+        if changed == ["last_at"] and alert.last_at == look.now:
+            still.append(alert.pk)
+        elif changed:
+            alert.save(using=look.using, update_fields=changed)
+    if still:
+        rows.filter(pk__in=still).update(last_at=look.now)
     old = rows.filter(settled_at__isnull=False, closed_at__lt=look.now - groups.KEPT)
     rows.filter(pk__in=list(old.order_by("id").values_list("pk", flat=True)[:200])).delete()
-    state.decided_at = look.now
-    state.save(using=look.using, update_fields=["decided_at", "cursor", "spoken"])
 
 
 def _tell_listeners(
@@ -222,8 +255,8 @@ def _tell_listeners(
             event(
                 logging.WARNING,
                 kind,
-                "{what}: {title}",
-                what=kind.replace("_", " "),
+                "{event}: {title}",
+                event=kind.replace("_", " "),
                 title=alert["title"],
                 key=alert["key"],
                 count=alert["count"],

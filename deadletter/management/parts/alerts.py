@@ -1,0 +1,124 @@
+"""manage.py deadletter alerts: what is wrong now, and do the notices arrive?"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ... import clock
+from ...alerts import decide, send_test
+from ...alerts.notices import pending
+from ...alerts.waiting import ALIVE
+from ...conf import get_settings
+from ...lifecycle.own import QUEUE
+from ...models import Alert, WorkerProcess
+from .options import add_common, alias, number
+from .screen import Screen, usage
+from .text import ago
+
+HELP = "list open alerts; decide now, or try the channels"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="also alerts that are over")
+    parser.add_argument("--limit", type=number, default=50, metavar="N", help="rows at most")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="decide now: for cron, or to try rules")
+    what.add_argument("--test", action="store_true", help="send a test notice to every channel")
+    add_common(parser)
+
+
+def run(screen: Screen, options: dict[str, Any]) -> int:
+    using = alias(options)
+    policy = get_settings().alerts
+    if policy is None and (options["check"] or options["test"]):
+        raise usage('alerts are off: DEADLETTER["ALERTS"] is not set (see docs/alerts.md)')
+    if options["test"]:
+        return _test(screen, using)
+    if options["check"]:
+        decision = decide(using=using)
+        if decision is None:
+            screen.say("another process decides at this moment: this is what it decided before")
+        else:
+            screen.say(
+                f"decided: {len(decision.raised)} raised, {len(decision.recovered)} over, "
+                f"{decision.sent} messages with notices"
+            )
+    rows = Alert.objects.using(using).order_by("-id")
+    found = list((rows if options["all"] else rows.filter(closed_at=None))[: options["limit"]])
+    _show(screen, found, using)
+    return 0
+
+
+def _test(screen: Screen, using: str) -> int:
+    names = send_test(using=using)
+    if not names:
+        raise usage('DEADLETTER["ALERTS"]["channels"] is empty: nobody could be told')
+    if screen.as_json:
+        screen.json({"channels": names})
+    else:
+        screen.lines([f"a test notice is on its way to: {', '.join(names)}"])
+    _warn(screen, using)
+    return 0
+
+
+def _show(screen: Screen, alerts: list[Alert], using: str) -> None:
+    now = clock.now(using)
+    policy = get_settings().alerts
+    if screen.as_json:
+        screen.json([_object(alert) for alert in alerts])
+        return
+    screen.table(
+        ("rule", "about", "count", "since", "told", "state", "sample error"),
+        [
+            (
+                alert.rule,
+                _about(alert),
+                alert.count,
+                ago(alert.since, now),
+                ago(alert.told_at, now),
+                "open" if alert.closed_at is None else f"over {ago(alert.closed_at, now)}",
+                alert.error or "-",
+            )
+            for alert in alerts
+        ],
+    )
+    if policy is None:
+        screen.say('alerts are off: DEADLETTER["ALERTS"] is not set')
+    _warn(screen, using)
+
+
+def _about(alert: Alert) -> str:
+    if alert.rule == Alert.Rule.NEW_GROUP:
+        return f"{alert.detail.get('name', '')}: {alert.detail.get('exception', '')}"
+    return alert.subject or "all queues"
+
+
+def _object(alert: Alert) -> dict[str, Any]:
+    return {
+        "key": alert.key,
+        "rule": alert.rule,
+        "subject": alert.subject,
+        "detail": alert.detail,
+        "error": alert.error,
+        "count": alert.count,
+        "since": alert.since,
+        "opened_at": alert.opened_at,
+        "last_at": alert.last_at,
+        "told_at": alert.told_at,
+        "closed_at": alert.closed_at,
+    }
+
+
+def _warn(screen: Screen, using: str) -> None:
+    """Say when notices wait and nobody carries them: a worker that was given other queues."""
+    waiting = pending(using=using)
+    if not waiting:
+        return
+    since = clock.now(using) - ALIVE
+    workers = WorkerProcess.objects.using(using).filter(seen_at__gte=since)
+    if not any(QUEUE in (queues or ()) for queues in workers.values_list("queues", flat=True)):
+        screen.say(
+            f"{waiting} notices wait to be delivered and no live worker serves the queue {QUEUE}: "
+            f"start one without --queues, or with --queues {QUEUE}"
+        )
