@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import deadletter
@@ -65,10 +66,8 @@ def processing(message: Claimed) -> AbstractContextManager[None]:
     """
     if trace is None:
         return _NOTHING
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider):
-        return _NOTHING  # nobody has set up tracing
-    return _processing(message, _tracer(provider))
+    tracer = _tracer(int(monotonic()))
+    return _NOTHING if tracer is None else _processing(message, tracer)
 
 
 def resumed(message: Claimed) -> AbstractContextManager[None]:
@@ -119,7 +118,15 @@ def ids() -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def _tracer(provider: Any) -> Any:
+def _tracer(second: int) -> Any:
+    """
+    Return None while nobody has set up tracing.
+
+    Asked again every second: the API reads the environment each time, 4 microseconds a message.
+    """
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        return None
     return provider.get_tracer("deadletter", deadletter.__version__)
 
 

@@ -47,6 +47,14 @@ class Traces:
         return [span for span in self._kept.get_finished_spans() if span.name == name]
 
 
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    """Whether tracing is set up is remembered for a second, too long for a test."""
+    tracing._tracer.cache_clear()
+    yield
+    tracing._tracer.cache_clear()
+
+
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traces]:
     """Tracing set up for one test; the API allows it once in a process."""
