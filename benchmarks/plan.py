@@ -159,10 +159,9 @@ class Plan:
         store = self.stores.of(system)
         template = f"case-{case.name}"
         if template not in self._templates:
-            with store.fresh(system) as url:
-                store.create(template, template=f"{system.schema}-empty")
-            case.fill(url := store.at(template))
-            store.settle(url)
+            store.create(template, template=store.empty(system))
+            case.fill(store.at(template))
+            store.settle(store.at(template))
             self._templates.add(template)
         with store.fresh(system, template=template) as url:
             return measure.drain_filled(system, store, url, case.drain)

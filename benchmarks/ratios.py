@@ -42,7 +42,6 @@ class Requirement:
     title: str
     at_least: float
     reached: Spread | None
-    unit: str = "×"
 
     @property
     def is_met(self) -> bool | None:

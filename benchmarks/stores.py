@@ -69,17 +69,20 @@ class Postgres:
     @contextmanager
     def fresh(self, system: System, *, template: str = "") -> Iterator[str]:
         """Give the URL of a database with the system's empty tables, or a copy of a template."""
-        if not template:
-            template = f"{system.schema or system.name}-empty"
-            if not self.has(template):
-                self.create(template)
-                setup(system, self.at(template))
         name = f"{system.name}-measured"
-        self.create(name, template=template)
+        self.create(name, template=template or self.empty(system))
         try:
             yield self.at(name)
         finally:
             self.drop(name)
+
+    def empty(self, system: System) -> str:
+        """Name a template with the system's empty tables, made when first asked for."""
+        template = f"{system.schema or system.name}-empty"
+        if not ask(self.url, "SELECT 1 FROM pg_database WHERE datname = %s", (template,)):
+            self.create(template)
+            setup(system, self.at(template))
+        return template
 
     def settle(self, url: str) -> None:
         """Give the planner what it would know of a database that has been running for a while."""
@@ -87,9 +90,6 @@ class Postgres:
 
     def at(self, name: str) -> str:
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
-
-    def has(self, name: str) -> bool:
-        return bool(ask(self.url, "SELECT 1 FROM pg_database WHERE datname = %s", (name,)))
 
     def create(self, name: str, *, template: str = "template1") -> None:
         self.drop(name)

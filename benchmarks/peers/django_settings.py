@@ -14,7 +14,7 @@ _backend = os.environ["BENCH_BACKEND"]
 
 SECRET_KEY = "measured"
 USE_TZ = True
-INSTALLED_APPS = ["django.contrib.contenttypes", _backend, "benchmarks.peers"]
+INSTALLED_APPS = ["django.contrib.contenttypes", _backend]
 DATABASES = {"default": environ.Env().db_url_config(os.environ["BENCH_URL"])}
 # Both ask for connections that last.
 DATABASES["default"]["CONN_MAX_AGE"] = None

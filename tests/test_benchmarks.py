@@ -1,0 +1,96 @@
+"""The harness of `make bench` works; what so few messages say about speed is nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import work
+from benchmarks.ratios import requirements
+from benchmarks.results import Results, Spread
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Measure deadletter and the raw limit on a private server, with a handful of messages."""
+    folder = tmp_path_factory.mktemp("bench")
+    environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
+    command = [sys.executable, "-m", "benchmarks", "--tiny", "--no-plots", "--output", str(folder)]
+    options = ["--only", "raw,deadletter", "--scenario", "drain-1,streams"]
+    done = subprocess.run(
+        [*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_every_measurement_of_a_run_is_kept(measured):
+    stored = json.loads((measured / "results.json").read_text())
+
+    assert stored["skipped"] == {}
+    assert {(row["measurement"], row["system"]) for row in stored["measured"]} == {
+        (measurement, system)
+        for measurement in ("drain-1", "streams")
+        for system in ("raw", "deadletter")
+    }
+    assert all(row["figures"]["rate"] > 0 for row in stored["measured"])
+
+
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_every_message_of_a_drain_is_handled_once(measured):
+    results = Results.read(measured / "results.json")
+
+    assert results.each("streams", "deadletter", "handled") == {1: 200}
+    assert results.each("streams", "raw", "handled") == {1: 200}
+
+
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_the_report_names_what_was_measured(measured):
+    report = (measured / "results.md").read_text()
+
+    assert "PostgreSQL 18" in report
+    assert "| **deadletter** |" in report
+    assert "Not a full run" in report
+
+
+def test_a_ratio_compares_what_was_measured_in_the_same_round(tmp_path):
+    results = Results(tmp_path / "results.json")
+    for number, ours, limit in ((1, 50.0, 100.0), (2, 15.0, 20.0), (3, 90.0, 100.0)):
+        results.figures[(number, "drain-1", "deadletter")] = {"rate": ours}
+        results.figures[(number, "drain-1", "raw")] = {"rate": limit}
+    results.figures[(4, "drain-1", "deadletter")] = {"rate": 1.0}
+
+    ratio = results.ratio(("drain-1", "deadletter"), ("drain-1", "raw"))
+
+    assert ratio == Spread(0.75, 0.5, 0.9, 3)
+    assert requirements(results)[0].is_met
+
+
+def test_what_was_not_measured_is_neither_reached_nor_missed(tmp_path):
+    results = Results(tmp_path / "results.json")
+
+    assert {requirement.is_met for requirement in requirements(results)} == {None}
+
+
+@pytest.mark.parametrize("size", [100, 4_096, 65_536])
+@pytest.mark.parametrize("number", [0, 7, 1_000_000])
+def test_a_payload_has_the_size_asked_for(number, size):
+    assert len(json.dumps(work.payload(number, size=size))) == size
+
+
+def test_an_interrupted_run_can_be_read_again(tmp_path):
+    results = Results(tmp_path / "results.json", about={"size": "tiny"})
+    results.add((1, "drain-1", "raw"), {"rate": 12.3456})
+
+    again = Results.read(tmp_path / "results.json")
+
+    assert again.figures == {(1, "drain-1", "raw"): {"rate": 12.346}}
+    assert again.about == {"size": "tiny"}
