@@ -66,6 +66,8 @@ class Breakers:
 
         A run is held as a whole: its messages must not pass each other.
         """
+        if not self._circuits:
+            return None
         names = {handler.name for handler in run if handler is not None}
         with self._lock:
             now = self._time()

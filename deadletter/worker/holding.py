@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from time import monotonic
 
 from ..lifecycle import Claimed
@@ -12,33 +11,55 @@ from .ledger import Ledger, Stage
 from .registry import Handler
 
 
-@dataclass(slots=True, eq=False)
 class Holding:
     """A message under lease in this process. Times are of the monotonic clock."""
 
-    message: Claimed
-    slot: int
-    #: When the lease ends; counted from before the claim was sent, so never too late.
-    until: float
-    handler: Handler | None
-    #: The stages it had passed when it was claimed.
-    before: Status
-    #: The rest of its run behind it, in order.
-    behind: Sequence[Holding] = ()
-    #: Its run is on the event loop, not in a thread.
-    on_loop: bool = False
-    #: 0.0 until its handler is called.
-    started: float = 0.0
-    # Popping from a list is atomic: of several threads, one gets the ticket.
-    _start_ticket: list[None] = field(default_factory=lambda: [None])
-    _outcome_ticket: list[None] = field(default_factory=lambda: [None])
+    __slots__ = (
+        "_undecided",
+        "_unstarted",
+        "before",
+        "behind",
+        "half",
+        "handler",
+        "message",
+        "on_loop",
+        "slot",
+        "started",
+        "until",
+    )
+
+    def __init__(
+        self, message: Claimed, slot: int, until: float, handler: Handler | None = None
+    ) -> None:
+        self.message = message
+        self.slot = slot
+        #: When the lease ends; counted from before the claim was sent, so never too late.
+        self.until = until
+        #: Seconds of half its lease.
+        self.half = message.lease.total_seconds() / 2
+        self.handler = handler
+        #: The stages it had passed when it was claimed.
+        self.before: Status = message.status
+        #: The rest of its run behind it, in order.
+        self.behind: Sequence[Holding] = ()
+        #: Its run is on the event loop, not in a thread.
+        self.on_loop = False
+        #: 0.0 until its handler is called.
+        self.started = 0.0
+        # Deleting an attribute is atomic: of several threads, one succeeds.
+        self._unstarted = True
+        self._undecided = True
 
     def take(self) -> bool:
         """
         Return True to the first caller only: an executor about to start it, or whoever gives it
         back unstarted.
         """
-        return _pop(self._start_ticket)
+        try:
+            del self._unstarted
+        except AttributeError:
+            return False
+        return True
 
     def decide(self) -> bool:
         """
@@ -46,25 +67,30 @@ class Holding:
 
         An executor that finishes, the pump that gives up on it, and a shutdown may all want to.
         """
-        return _pop(self._outcome_ticket)
+        try:
+            del self._undecided
+        except AttributeError:
+            return False
+        return True
 
     @property
     def is_running(self) -> bool:
-        return bool(self.started) and bool(self._outcome_ticket)
+        return bool(self.started) and hasattr(self, "_undecided")
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self._start_ticket)
+        return hasattr(self, "_unstarted")
 
     @property
     def is_suspect(self) -> bool:
         """Whether a process died under it, and this is its last attempt."""
+        if self.message.last_failure is not FailureReason.WORKER_LOST:
+            return False
         handler = self.handler
         limit = self.message.max_attempts
         if handler is not None and handler.has_own_limit:
             limit = handler.max_attempts
-        lost = self.message.last_failure is FailureReason.WORKER_LOST
-        return lost and limit is not None and self.message.attempt >= limit
+        return limit is not None and self.message.attempt >= limit
 
     @property
     def deadline(self) -> float | None:
@@ -102,7 +128,6 @@ class Holdings:
             self.ledger.hold(message.id, message.token),
             since + message.lease.total_seconds(),
             handler,
-            message.status,
         )
         self._by_id[message.id] = holding
         return holding
@@ -132,11 +157,3 @@ class Holdings:
 
     def waiting(self) -> list[Holding]:
         return [h for h in self if h.is_waiting]
-
-
-def _pop(ticket: list[None]) -> bool:
-    try:
-        ticket.pop()
-    except IndexError:
-        return False
-    return True

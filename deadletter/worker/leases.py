@@ -48,8 +48,9 @@ class Leases:
         self._next = now + INTERVAL
         held = list(self._holdings)
         for holding in held:
-            self._time_out(holding, now)
-        due = [h for h in held if h.until - now < h.message.lease.total_seconds() / 2]
+            if holding.started:
+                self._time_out(holding, now)
+        due = [holding for holding in held if holding.until - now < holding.half]
         if due:
             self._keep(due, now)
 
@@ -66,7 +67,7 @@ class Leases:
             lambda tx: renewing(tx, tokens, lease=self._options.lease), using=self._options.using
         )
         for id, holding in running.items():
-            holding.until = now + holding.message.lease.total_seconds()
+            holding.until = now + 2 * holding.half
             if id in lost:
                 # The handler cannot be called back; its report will be refused by the fence.
                 holding.until = math.inf

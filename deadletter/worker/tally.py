@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..lifecycle import Completion, Failure, Release, Scheduled, WorkBatch
+from ..lifecycle import Completion, Failure, Poisoned, Release, WorkBatch
 from .executor import Overtaken, Settled
 
 
@@ -65,6 +65,11 @@ class Reports:
     def __bool__(self) -> bool:
         return bool(self.completions or self.failures or self.releases)
 
+    def __len__(self) -> int:
+        """How many messages are done with once this is reported."""
+        reported = len(self.completions) + len(self.failures) + len(self.releases)
+        return reported + len(self.settled) + len(self.overtaken)
+
     def all(self) -> list[Completion | Failure | Release]:
         return [*self.completions, *self.failures, *self.releases]
 
@@ -74,15 +79,23 @@ class Reports:
 
     def count(self, batch: WorkBatch, tally: Tally) -> None:
         """Add to the tally what the transaction really did."""
-        deferred = {failure.id for failure in self.failures if failure.deferred}
-        for id, outcome in batch.outcomes.items():
-            if isinstance(outcome, Scheduled):
-                if id in deferred:
-                    tally.deferred += 1
-                else:
-                    tally.failed += 1
-        tally.poisoned += len(batch.poisoned)
-        tally.completed += sum(item.id in batch.outcomes for item in self.completions)
-        tally.completed += len(self.settled)
-        tally.released += sum(item.id in batch.outcomes for item in self.releases)
-        tally.lost += len(batch.lost) + len(self.overtaken)
+        for failure in self.failures:
+            outcome = batch.outcomes.get(failure.id)
+            if isinstance(outcome, Poisoned):
+                tally.poisoned += 1
+            elif outcome is not None and failure.deferred:
+                tally.deferred += 1
+            elif outcome is not None:
+                tally.failed += 1
+        lost = set(batch.lost)
+        tally.poisoned += len(batch.dead)
+        tally.completed += _kept(self.completions, lost) + len(self.settled)
+        tally.released += _kept(self.releases, lost)
+        tally.lost += len(lost) + len(self.overtaken)
+
+
+def _kept(reports: Sequence[Completion | Release], lost: set[int]) -> int:
+    """Count the reports that were not refused."""
+    if not lost:
+        return len(reports)
+    return sum(report.id not in lost for report in reports)
