@@ -11,22 +11,24 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from queue import SimpleQueue
+from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections, connections
+from django.db import close_old_connections
 
 from .. import tracing
 from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
+from .crew import Crew, Member, Run
 from .executor import Overtaken, Report, TookTooLong, admit, execute, failure
 from .holding import Holding, Holdings
 from .registry import Handler, Registry
 
 Outcome = tuple[Holding, Report | Release]
+#: After these the rest of a run is not begun.
+FAILED = (Failure, Overtaken)
 
 
 class Executors:
@@ -39,7 +41,7 @@ class Executors:
         holdings: Holdings,
         handlers: Registry,
         using: str | None,
-        ready: Callable[[], None],
+        woken: threading.Event,
     ) -> None:
         self.concurrency = concurrency
         #: Each entry belongs into one transaction: an outcome, or a failure and what it releases.
@@ -49,57 +51,57 @@ class Executors:
         self._holdings = holdings
         self._handlers = handlers
         self._using = using
-        self._ready = ready
-        self._runs: SimpleQueue[list[Holding] | None] = SimpleQueue()
+        self._woken = woken
         self._loop: _Loop | None = None
-        self._stopping = False
-        for _ in range(concurrency):
-            self.add_thread()
+        self._crew = Crew(size=concurrency, work=self._run)
 
-    def add_thread(self) -> None:
-        threading.Thread(target=self._work, name="deadletter-executor", daemon=True).start()
+    def put(self, runs: Iterable[Run]) -> None:
+        """Take runs: in order inside, side by side with each other."""
+        plain: list[Run] = []
+        on_loop: list[Run] = []
+        for run in runs:
+            (on_loop if self._prepare(run) else plain).append(run)
+        if on_loop and self._loop is not None:
+            self._loop.put(on_loop)
+        if plain:
+            self._crew.put(plain)
 
-    def put(self, run: list[Holding]) -> None:
-        """Take a run: in order inside, side by side with the others."""
+    def _prepare(self, run: Run) -> bool:
+        """Link the messages of a run; say whether all of it is for the event loop."""
         is_async = [holding.handler is not None and holding.handler.is_async for holding in run]
-        for place, holding in enumerate(run, 1):
-            holding.behind = run[place:]
-            holding.on_loop = all(is_async)
-        if self._loop is None and any(is_async):
+        if len(run) > 1:
+            for place, holding in enumerate(run, 1):
+                holding.behind = run[place:]
+        if not any(is_async):
+            return False
+        if self._loop is None:
             # Here and nowhere else: two threads that needed it at once would make two.
             self._loop = _Loop(self, self._holdings, self._handlers)
-        if self._loop is not None and all(is_async):
-            self._loop.put(run)
-        else:
-            self._runs.put(run)
+        for holding in run:
+            holding.on_loop = all(is_async)
+        return all(is_async)
 
     def stop(self) -> None:
         """Let idle threads end. Those that run finish first; nobody waits for them here."""
-        self._stopping = True
-        for _ in range(self.concurrency):
-            self._runs.put(None)
+        self._crew.stop()
         if self._loop is not None:
             self._loop.stop()
 
-    def _work(self) -> None:
-        while (run := self._runs.get()) is not None and self._run(run):
-            pass
-        connections.close_all()
-
-    def _run(self, run: list[Holding]) -> bool:
+    def _run(self, run: Run, member: Member) -> bool:
         """Run messages in order up to the first failure; False when this thread was replaced."""
         for holding in run:
             if not holding.take():
                 return True
+            self._holdings.start(holding)
+            self._crew.began(member, holding.started)
             report = self._execute(holding)
             if not self.finished(holding, report):
                 return False
-            if isinstance(report, Failure | Overtaken):
+            if isinstance(report, FAILED):
                 return True
         return True
 
     def _execute(self, holding: Holding) -> Report:
-        self._holdings.start(holding)
         message, handler = holding.message, holding.handler
         try:
             if self._loop is not None and handler is not None and handler.is_async:
@@ -119,17 +121,22 @@ class Executors:
 
     def finished(self, holding: Holding, report: Report) -> bool:
         """Hand an outcome back; False when the pump has given up on it and replaced its thread."""
-        failed = isinstance(report, Failure | Overtaken)
         if not holding.decide():
             return False
+        failed = isinstance(report, FAILED)
         self._holdings.finish(holding, failed=failed)
-        outcomes: list[Outcome] = [(holding, report)]
         if failed:
-            outcomes += _released(behind for behind in holding.behind if behind.take())
-        self.outcomes.append(outcomes)
-        if len(self.outcomes) >= self.enough or self._runs.empty():
-            self._ready()
+            behind = _released(behind for behind in holding.behind if behind.take())
+            self.outcomes.append([(holding, report), *behind])
+        else:
+            self.outcomes.append(((holding, report),))
+        if len(self.outcomes) >= self.enough or not self._crew.runs:
+            self._tell()
         return True
+
+    def _tell(self) -> None:
+        if not self._woken.is_set():
+            self._woken.set()
 
     def give_back(self, run: Iterable[Holding]) -> None:
         """Return messages that were not started."""
@@ -147,7 +154,7 @@ class Executors:
         if holding.on_loop and self._loop is not None:
             self._loop.add_slot()
         else:
-            self.add_thread()
+            self._crew.add_thread()
         return True
 
 
@@ -171,8 +178,8 @@ class _Loop:
         self._runs: set[asyncio.Future[None]] = set()
         threading.Thread(target=self._serve, name="deadletter-loop", daemon=True).start()
 
-    def put(self, run: list[Holding]) -> None:
-        self._loop.call_soon_threadsafe(self._begin, run)
+    def put(self, runs: Sequence[Run]) -> None:
+        self._loop.call_soon_threadsafe(self._begin, runs)
 
     def wait_for(self, holding: Holding) -> Report:
         """Run one async message of a mixed stream for an executor thread."""
@@ -189,17 +196,18 @@ class _Loop:
         self._loop.run_forever()
         self._loop.close()
 
-    def _begin(self, run: list[Holding]) -> None:
-        task = self._loop.create_task(self._run(run))
-        self._runs.add(task)
-        task.add_done_callback(self._runs.discard)
+    def _begin(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            task = self._loop.create_task(self._run(run))
+            self._runs.add(task)
+            task.add_done_callback(self._runs.discard)
 
-    async def _run(self, run: list[Holding]) -> None:
+    async def _run(self, run: Run) -> None:
         await self._slots.acquire()
         if await self._run_in_order(run):
             self._slots.release()
 
-    async def _run_in_order(self, run: list[Holding]) -> bool:
+    async def _run_in_order(self, run: Run) -> bool:
         """The async form of `Executors._run`; False when its slot was replaced."""
         for holding in run:
             if not holding.take():

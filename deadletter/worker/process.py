@@ -52,7 +52,7 @@ class WorkerProcess:
             holdings=self._holdings,
             handlers=handlers,
             using=options.using,
-            ready=self.woken.set,
+            woken=self.woken,
         )
         self._housekeeper = Housekeeper(
             options=options,

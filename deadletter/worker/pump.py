@@ -206,7 +206,7 @@ class Pump:
             self._suspect, self._is_tried = None, False
         elif not self._is_tried:
             self._is_tried = True
-            self._executors.put(run)
+            self._executors.put([run])
 
     def _room(self, now: float) -> int:
         """Say how many messages to ask for: enough for a moment, none that would only wait."""
@@ -215,7 +215,7 @@ class Pump:
             # Up at once, down slowly: a burst must not starve, a pause must not hoard.
             self._rate = max(self._finished / elapsed, self._rate * math.exp(-elapsed))
             self._measured, self._finished = now, 0
-        unreported = len(self._holdings) - len(self._reports.ids) - len(self._reports.settled)
+        unreported = len(self._holdings) - len(self._reports)
         room = min(self._wanted() - unreported, self.options.batch, self._holdings.ledger.room)
         if self.options.max_messages is not None:
             left = self.options.max_messages - self.tally.executed - len(self._holdings)
@@ -332,6 +332,7 @@ class Pump:
             self._holdings.remove(id)
 
     def _claimed(self, batch: WorkBatch, asked: float) -> None:
+        ready: list[list[Holding]] = []
         for run in batch.runs():
             held = [
                 self._holdings.add(message, since=asked, handler=self._handlers.get(message.name))
@@ -341,11 +342,12 @@ class Pump:
             if wait is not None:
                 self._put_back(held, wait)
             elif not any(h.is_suspect for h in held):
-                self._executors.put(held)
+                ready.append(held)
             elif self._suspect is None:
                 self._suspect = held
             else:
                 self._put_back(held, SUSPECT_WAIT)
+        self._executors.put(ready)
         self._executors.enough = max(1, len(batch.messages) // 2)
 
     def _put_back(self, run: Sequence[Holding], wait: float) -> None:
