@@ -19,6 +19,7 @@ from django.utils.translation import gettext
 from .. import clock
 from ..conf import get_settings
 from ..models import Message
+from ..operations.bounded import by_index
 from ..operations.series import HOUR, WINDOWS, Window
 from .dashboard_charts import Drawn, draw
 from .dashboard_groups import Groups, read_groups
@@ -58,21 +59,26 @@ def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) 
     using = router.db_for_write(Message)
     now = clock.now(using)
     window = WINDOWS.get(request.GET.get("window", ""), HOUR)
-    workers = read_workers(links, now, using)
-    queues = read_queues(links, now, using)
-    streams = read_streams(links, now, using)
+    with by_index(using):
+        workers = read_workers(links, now, using)
+        queues = read_queues(links, now, using)
+        streams = read_streams(links, using)
+        verdict = judge(links, now, using, queues=queues, streams=streams, workers=workers)
+        retries = read_retries(links, using)
+        groups = read_groups(links, now, using)
     return Board(
         now=now,
-        verdict=judge(links, now, using, queues=queues, streams=streams, workers=workers),
+        verdict=verdict,
         window=window,
         tabs=_tabs(window),
         pages=links.pages,
         queues=queues,
         counting=get_settings().counts,
+        # Sums over all rows of a time: here no index is needed.
         charts=draw(links, window, now, using),
-        retries=read_retries(links, using),
+        retries=retries,
         streams=streams,
-        groups=read_groups(links, now, using),
+        groups=groups,
         workers=workers,
     )
 

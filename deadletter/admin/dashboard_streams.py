@@ -34,7 +34,7 @@ class Streams:
     all_url: str
 
 
-def read_streams(links: Links, now: datetime, using: str) -> Streams | None:
+def read_streams(links: Links, using: str) -> Streams | None:
     if not links.messages:
         return None
     halts = PoisonRecord.objects.using(using).filter(halts=True)

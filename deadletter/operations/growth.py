@@ -20,7 +20,7 @@ HOURS, COUNTED = 24, 200
 #: Groups compared: those that grew last.
 REACH = 40
 #: What "fast" is measured in: the hour under way alone would hide what stopped a minute before it.
-RECENT, RECENT_COUNTED = timedelta(hours=2), 1_000
+RECENT, RECENT_COUNTED = timedelta(hours=2), 400
 
 
 @dataclass(frozen=True, kw_only=True)

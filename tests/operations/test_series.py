@@ -30,13 +30,9 @@ def counted(at: datetime, span: int = Span.MINUTE, *, queue: str = "mail", **fie
 @pytest.mark.parametrize(
     ("window", "first", "last"),
     [
-        (
-            HOUR,
-            datetime(2030, 5, 14, 11, 31, tzinfo=UTC),
-            datetime(2030, 5, 14, 12, 30, tzinfo=UTC),
-        ),
-        (DAY, datetime(2030, 5, 13, 13, tzinfo=UTC), datetime(2030, 5, 14, 12, tzinfo=UTC)),
-        (WEEK, datetime(2030, 5, 7, 16, tzinfo=UTC), datetime(2030, 5, 14, 12, tzinfo=UTC)),
+        (HOUR, "2030-05-14T11:31:00+00:00", "2030-05-14T12:30:00+00:00"),
+        (DAY, "2030-05-13T13:00:00+00:00", "2030-05-14T12:00:00+00:00"),
+        (WEEK, "2030-05-07T16:00:00+00:00", "2030-05-14T12:00:00+00:00"),
     ],
 )
 def test_a_window_ends_with_the_step_under_way(noon, window, first, last):

@@ -1,0 +1,119 @@
+"""The dashboard reads a bounded number of rows, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from deadletter import clock as database_clock
+from deadletter.models import Queue
+
+#: Of each kind: due, scheduled, failed, parked, dead.
+MANY = 60_000
+#: Rows one statement may read. One queue has six numbers of at most 1,001 rows; there are two.
+ROWS = 20_000
+#: Steps of SQLite's machine for the whole page: some tens a row.
+STEPS = 6_000_000
+
+SERIES = {
+    "postgresql": "generate_series(1, %(n)s) AS g(n)",
+    "sqlite": "(WITH RECURSIVE g(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM g WHERE n < %(n)s)"
+    " SELECT n FROM g) AS g",
+}
+MESSAGES = """
+    INSERT INTO deadletter_message (queue_id, name, kind, payload, stream, priority, status,
+           attempts, fence, available_at, history, poison_count, created_at)
+    SELECT %(queue)s, 'm', 'message', 'null', {stream}, n %% 3, %(status)s, n %% 4, 0, %(at)s,
+           '[]', 0, %(now)s
+      FROM {series}
+"""
+POISON = """
+    INSERT INTO deadletter_poison (message_id, queue, name, kind, payload, stream, priority, status,
+           attempts, fence, reason, verdict, history, fingerprint, halts, poison_count,
+           original_created_at, poisoned_at, poisoned_by)
+    SELECT 1000000000 + n, 'default', 'm', 'message', 'null', 'dead' || n, 0, 1, 5, 5, 7, '', '[]',
+           'f' || (n %% 50), {halts}, 1, %(at)s, %(at)s, 'w'
+      FROM {series}
+"""
+
+
+@pytest.fixture
+def crowd(db: None) -> None:
+    now = database_clock.now("default")
+    queue = Queue.objects.get(name="default")
+    series = SERIES[connection.vendor]
+    for at, status, stream in (
+        (now - timedelta(hours=1), 1, "NULL"),
+        (now + timedelta(days=1), 1, "NULL"),
+        (now + timedelta(days=1), 32769, "NULL"),
+        (None, 1, "'s' || (n %% 1000)"),
+    ):
+        values = {"queue": queue.pk, "at": at, "status": status, "now": now, "n": MANY}
+        run(MESSAGES.format(series=series, stream=stream), **values)
+    run(POISON.format(series=series, halts="n %% 10 = 0"), at=now - timedelta(minutes=5), n=MANY)
+    run("ANALYZE")
+
+
+def run(text: str, **values: Any) -> None:
+    adapt = connection.ops.adapt_datetimefield_value
+    given = {
+        key: adapt(value) if hasattr(value, "tzinfo") and connection.vendor == "sqlite" else value
+        for key, value in values.items()
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(text, given or None)
+
+
+@pytest.mark.postgresql_only(reason="SQLite does not tell how many rows a statement read")
+def test_no_statement_reads_a_crowd(admin_client, crowd) -> None:
+    reads: dict[str, int] = {}
+
+    def explained(execute: Any, text: str, params: Any, many: bool, context: Any) -> Any:
+        """Ask for the plan at the moment the page asks, with whatever it told the planner."""
+        if "deadletter_" in text and text.startswith(("SELECT", "WITH")):
+            explain = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {text}"
+            execute(explain, params, many, context)
+            reads[text[:300]] = rows_read(context["cursor"].fetchone()[0][0]["Plan"])
+        return execute(text, params, many, context)
+
+    with connection.execute_wrapper(explained):
+        assert admin_client.get("/admin/deadletter/").status_code == 200
+
+    assert len(reads) > 10
+    assert {text: n for text, n in reads.items() if n > ROWS} == {}
+
+
+@pytest.mark.sqlite_only(reason="PostgreSQL counts rows")
+def test_the_page_takes_a_bounded_number_of_steps(admin_client, crowd) -> None:
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1_000
+        return 0
+
+    connection.connection.set_progress_handler(count, 1_000)
+    try:
+        assert admin_client.get("/admin/deadletter/").status_code == 200
+    finally:
+        connection.connection.set_progress_handler(None, 0)
+
+    assert 0 < steps < STEPS
+
+
+def rows_read(plan: dict[str, Any]) -> int:
+    return sum(
+        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in walk(plan)
+        if "Scan" in node["Node Type"] and "Relation Name" in node
+    )
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from walk(child)
