@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from .peers import SYSTEMS, load
 from .ratios import requirements
@@ -29,40 +30,40 @@ def publish(results: Results, *, pictures: bool) -> None:
     """Write results.md and the pictures beside the JSON, and show the requirements."""
     if not results.figures:
         return
-    text = "\n".join(
-        [
-            "# Results",
-            "",
-            "Written by `make bench`; how to read them: [performance.md](../performance.md).",
-            "",
-            *_about(results),
-            *_section("What must be reached", _requirements(results)),
-            *_section("Peers", _peers(results)),
-            *_section("Settings of the peers", _settings(results)),
-            *_section("A worker with nothing to do", _idle(results)),
-            *_section("Growth", _growth(results)),
-            *_section("Steady state, by tenths", _steady(results)),
-            *_section("Not measured", _skipped(results)),
-        ]
-    )
+    drawn = _draw(results) if pictures else {}
+
+    def section(title: str, rows: list[Row], *wanted: str) -> list[str]:
+        return _section(title, rows, [drawn[name] for name in wanted if name in drawn])
+
+    lines = [
+        "# Results",
+        "",
+        "Written by `make bench`. How to read them: [performance](../performance.md).",
+        "",
+        *_about(results),
+        *section("What must be reached", _requirements(results)),
+        *section("Peers", _peers(results), "drain", "send", "pickup", "cost"),
+        *section("Settings of the peers", _settings(results)),
+        *section("A worker with nothing to do", _idle(results)),
+        *section("Growth", _growth(results), "scenarios", "growth"),
+        *section("Steady state, by tenths", _steady(results), "steady"),
+        *section("Not measured", _skipped(results)),
+    ]
     file = results.file.with_name("results.md")
-    file.write_text(text.rstrip() + "\n")
+    file.write_text("\n".join(lines).rstrip() + "\n")
     print()
     for row in [*_requirements(results), *_short(results)]:
         print("  ".join(row))
-    print(f"\nwritten: {file}, {results.file}")
-    if pictures:
-        _draw(results)
+    print(f"\nwritten: {', '.join(map(str, [file, results.file, *drawn.values()]))}")
 
 
-def _draw(results: Results) -> None:
+def _draw(results: Results) -> dict[str, Path]:
     try:
         from .plots import draw
     except ImportError:
         print("no pictures: matplotlib is not installed")
-        return
-    for picture in draw(results):
-        print(f"written: {picture}")
+        return {}
+    return {file.stem: file for file in draw(results)}
 
 
 def _about(results: Results) -> list[str]:
@@ -79,13 +80,15 @@ def _about(results: Results) -> list[str]:
     return ["  \n".join(lines), ""]
 
 
-def _section(title: str, rows: list[Row]) -> list[str]:
+def _section(title: str, rows: list[Row], pictures: list[Path]) -> list[str]:
     if len(rows) < 2:
         return []
     heading, *rest = [list(row) for row in rows]
+    shown = [line for file in pictures for line in (f"![{title}: {file.stem}]({file.name})", "")]
     return [
         f"## {title}",
         "",
+        *shown,
         f"| {' | '.join(heading)} |",
         f"|{' --- |' * len(heading)}",
         *(f"| {' | '.join(row)} |" for row in rest),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from chancy import Chancy as App
@@ -30,7 +31,7 @@ JOBS = {"nothing": nothing, "pickup": pickup}
 class Chancy(System):
     name = "chancy"
     title = "chancy"
-    settings = f"async executor, concurrency {CONCURRENCY:,}, eager polling"
+    settings = f"async executor, concurrency {CONCURRENCY:,}, eager polling, no logging of jobs"
     rates = {"send-one": 600, "send-many": 2_000, "drain": 4_000}
     left_sql = "SELECT count(*) FROM chancy_jobs WHERE state NOT IN ('succeeded', 'failed')"
     packages = ("chancy", "psycopg")
@@ -64,7 +65,9 @@ class Chancy(System):
 
     def work(self) -> None:
         async def run() -> None:
-            async with App(url()) as app, Worker(app) as worker:
+            # Its own logger prints two coloured lines for every job.
+            quiet = logging.getLogger("quiet")
+            async with App(url(), log=quiet) as app, Worker(app) as worker:
                 await worker.wait_for_shutdown()
 
         asyncio.run(run())
