@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import connections, transaction
 from django.db.models import Count, Q
 
 from .. import clock
+from ..lifecycle.transaction import plan_by_index
 from ..models import Breaker, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..status import Status
 from .board import OTHER
 
 #: Messages of a queue counted in a state; a depth that reaches it may be more.
 CAP = 100_000
+#: Of those that wait for a time, so many are told apart: what they wait for is in no index.
+TOLD_APART = 10_000
 #: Seconds after which a worker that was not seen no longer counts as alive; it says so every 5.
 ALIVE = 30
 #: Naming them lets the claim's index lead to the time, however much else there is.
@@ -23,7 +29,7 @@ _PRIORITIES = range(10)
 
 @dataclass
 class Depth:
-    """One queue. `states` has every state, at CAP or below it."""
+    """One queue. `states` has every state, counted up to a limit."""
 
     states: dict[str, int]
     #: For how long the message that waits longest could have been handled; 0: nothing is due.
@@ -45,6 +51,22 @@ class Depths:
 
 
 def read_depths(using: str) -> Depths:
+    with _by_index(using):
+        return _read_depths(using)
+
+
+@contextmanager
+def _by_index(using: str) -> Iterator[None]:
+    """Keep PostgreSQL from reading a whole table because a tenth of it would be counted."""
+    if connections[using].vendor != "postgresql":
+        yield
+        return
+    with transaction.atomic(using=using):
+        plan_by_index(connections[using])
+        yield
+
+
+def _read_depths(using: str) -> Depths:
     now = clock.now(using)
     alive = WorkerProcess.objects.using(using).filter(seen_at__gte=now - timedelta(seconds=ALIVE))
     served = list(alive.values_list("queues", flat=True))
@@ -93,9 +115,9 @@ def _count(rows: Any) -> int:
 
 
 def _waiting(rows: Any) -> dict[str, int]:
-    """Tell apart the first that wait, those due soonest: no index knows which failed or run."""
+    """Tell apart the first that wait, those due soonest first."""
     leased, failed = Q(lease_token__isnull=False), Q(status__gte=int(Status.FAILED))
-    found = rows.order_by()[:CAP].aggregate(
+    found = rows.order_by()[:TOLD_APART].aggregate(
         every=Count("pk"),
         active=Count("pk", filter=leased),
         failed=Count("pk", filter=~leased & failed),

@@ -13,7 +13,7 @@ from prometheus_client.core import (
 )
 
 from .board import Distribution, Seen
-from .depths import CAP, Depths
+from .depths import CAP, TOLD_APART, Depths
 from .reading import Reading
 from .totals import Totals
 
@@ -102,7 +102,8 @@ def _totals(totals: Totals) -> Iterator[Metric]:
 def _depths(depths: Depths) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "deadletter_queue_depth",
-        f"Messages of a queue by state, counted up to {CAP}: a value of {CAP} may be more.",
+        f"Messages of a queue by state. Counted up to {CAP}, and of those scheduled, failed and "
+        f"active up to {TOLD_APART} together: at such a value there may be more.",
         labels=["queue", "state"],
     )
     for name, queue in depths.queues.items():

@@ -16,7 +16,7 @@ from django.conf import settings
 from prometheus_client.core import Metric
 
 from deadletter.metrics.board import Board, add_up
-from deadletter.metrics.depths import CAP, Depth, Depths
+from deadletter.metrics.depths import CAP, TOLD_APART, Depth, Depths
 from deadletter.metrics.families import of_processes, of_rows
 from deadletter.metrics.reading import Reading
 from deadletter.metrics.totals import Totals
@@ -201,4 +201,5 @@ def test_the_page_lists_every_metric_with_its_labels():
         used = {label for sample in metric.samples for label in sample.labels} - {"le"}
         real[name] = (metric.type, used)
     assert listed == real
-    assert f"{CAP:,}" in text
+    assert f"up to {CAP:,}" in text
+    assert f"the first {TOLD_APART:,}" in text
