@@ -131,10 +131,11 @@ class _Taking:
         rows = self._candidates(level, room)
         turns: dict[int, int] = {}
         for row in rows:
-            turns.setdefault(row[1], len(turns))
+            turns.setdefault(row[3], len(turns))
         leased = [row for row in rows if row[0] == "leased"]
-        leased.sort(key=lambda row: turns[row[1]])
-        self.messages += [self._claimed(row[7:]) for row in leased]
+        if self.tx.is_sqlite:
+            leased.sort(key=lambda row: turns[row[3]])
+        self.messages += [self._claimed(row[3:]) for row in leased]
         others = [row for row in rows if row[0] not in ("leased", "lease")]
         if others:
             self._judge(others)
@@ -160,7 +161,7 @@ class _Taking:
         runs: list[_Run] = []
         blocked: dict[Stream, list[int]] = {}
         candidates: dict[Stream, list[int]] = {}
-        for verdict, id, queue_id, stream, locked, name, attempts in (row[:7] for row in rows):
+        for verdict, queue_id, locked, id, _, name, _, _, _, stream, attempts, *_ in rows:
             if verdict == "stream" and locked and (queue_id, stream) not in self.skipped:
                 candidates.setdefault((queue_id, stream), []).append(id)
             elif verdict == "stream":

@@ -37,7 +37,6 @@ _BY_INDEX = "SELECT " + ", ".join(
         "enable_bitmapscan",
         "enable_sort",
         "enable_incremental_sort",
-        "enable_hashjoin",
         "enable_mergejoin",
         "jit",
     )

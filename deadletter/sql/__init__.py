@@ -23,6 +23,8 @@ def run(connection: BaseDatabaseWrapper, name: str, params: Mapping[str, Any]) -
     """Execute a named statement and return its rows. Several parts run in order, rows joined."""
     if connection.vendor == "sqlite":
         params = {key: _for_sqlite(value, connection) for key, value in params.items()}
+    else:
+        params = {key: _for_postgresql(value) for key, value in params.items()}
     rows: list[Row] = []
     with connection.cursor() as cursor:
         for text in statements(connection.vendor)[name]:
@@ -73,6 +75,21 @@ def _for_sqlite(value: Any, connection: BaseDatabaseWrapper) -> Any:
     if isinstance(value, list):  # read with json_each
         return json.dumps(value)
     return value
+
+
+def _for_postgresql(value: Any) -> Any:
+    """
+    Write a list of numbers or tokens as PostgreSQL does: '{1,2,3}'.
+
+    The driver would look at each item by itself, which took a tenth of a batch's time.
+    """
+    if not isinstance(value, list) or not value:
+        return value
+    if isinstance(value[0], int):
+        return "{" + ",".join(map(str, value)) + "}"
+    text = ",".join(value)
+    # Only what needs no quotes: anything else is left to the driver.
+    return "{" + text + "}" if "".join(value).isalnum() and all(value) and text.isascii() else value
 
 
 def iso(value: datetime) -> str:

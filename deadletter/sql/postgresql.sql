@@ -82,48 +82,47 @@ WITH level AS (
      CROSS JOIN generate_series(0, 9) AS p(priority)
      ORDER BY wanted.place, p.priority
 ), candidate AS MATERIALIZED (
-    SELECT row_number() OVER () AS turn, due.*
-      FROM (SELECT found.*,
-                   CASE WHEN found.stream IS NOT NULL THEN 'stream'
-                        WHEN found.attempts >= level.max_attempts THEN 'exhausted'
-                        WHEN found.expires_at <= %(now)s THEN 'expired'
-                        WHEN found.lease_token IS NOT NULL THEN 'lost'
-                        ELSE 'lease' END AS verdict
-              FROM level
-             CROSS JOIN LATERAL (
-                   SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.name, m.attempts,
-                          m.expires_at, m.lease_token
-                     FROM deadletter_message m
-                    WHERE m.queue_id = level.queue_id
-                      AND m.priority = level.priority
-                      AND m.available_at <= %(now)s
-                      AND NOT (m.id = ANY(%(exclude)s::bigint[]))
-                    ORDER BY m.available_at, m.id
-                    LIMIT %(limit)s
-                      FOR UPDATE SKIP LOCKED) AS found
-             LIMIT %(limit)s) AS due
+    SELECT found.*,
+           CASE WHEN found.stream IS NOT NULL THEN 'stream'
+                WHEN found.attempts >= level.max_attempts THEN 'exhausted'
+                WHEN found.expires_at <= %(now)s THEN 'expired'
+                WHEN found.lease_token IS NOT NULL THEN 'lost'
+                ELSE 'lease' END AS verdict
+      FROM level
+     CROSS JOIN LATERAL (
+           SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.name, m.attempts, m.expires_at,
+                  m.lease_token
+             FROM deadletter_message m
+            WHERE m.queue_id = level.queue_id
+              AND m.priority = level.priority
+              AND m.available_at <= %(now)s
+              AND NOT (m.id = ANY(%(exclude)s::bigint[]))
+            ORDER BY m.available_at, m.id
+            LIMIT %(limit)s
+              FOR UPDATE SKIP LOCKED) AS found
+     LIMIT %(limit)s
 ), leased AS (
     UPDATE deadletter_message m
        SET attempts = m.attempts + 1, fence = m.fence + 1, lease_token = %(token)s,
            worker = %(worker)s,
            available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
-      FROM deadletter_queue q
-           -- an array of row addresses is always read by address, whatever the statistics say
-     WHERE m.ctid = ANY(ARRAY(SELECT spot FROM candidate WHERE verdict = 'lease'))
-       AND q.id = m.queue_id
+      FROM candidate c JOIN deadletter_queue q ON q.id = c.queue_id
+     WHERE m.ctid = c.spot AND c.verdict = 'lease'
     RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
               q.max_attempts, m.status, m.fence, m.created_at::text, m.instance, m.execution_id,
               m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
               m.failure_reason
 )
-SELECT CASE WHEN l.id IS NULL THEN c.verdict ELSE 'leased' END, c.id, c.queue_id, c.stream,
+SELECT 'leased', NULL, NULL, l.* FROM leased l
+ UNION ALL
+SELECT c.verdict, c.queue_id,
        -- Try, never wait. The stream itself is read by the next statement: a snapshot taken before the lock
        -- was measured to deliver messages twice.
        CASE WHEN c.verdict = 'stream' THEN
             pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id)) END,
-       c.name, c.attempts, l.*
-  FROM candidate c LEFT JOIN leased l ON l.id = c.id
- ORDER BY c.turn;
+       c.id, NULL, c.name, NULL, NULL, NULL, c.stream, c.attempts, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL
+  FROM candidate c WHERE c.verdict <> 'lease';
 
 -- read_streams --
 -- Read the head of each stream whose lock is held. A stream with a live lease has no run and is left out.
@@ -497,9 +496,10 @@ SELECT p.queue_id, p.stream
   FROM parked p JOIN deadletter_queue q ON q.id = p.queue_id
  WHERE NOT EXISTS (SELECT 1 FROM deadletter_poison halt
                     WHERE halt.halts AND halt.queue = q.name AND halt.stream = p.stream)
-   AND NOT EXISTS (SELECT 1 FROM deadletter_message awake
-                    WHERE awake.queue_id = p.queue_id AND awake.stream = p.stream
-                      AND awake.available_at IS NOT NULL);
+   AND (SELECT awake.id FROM deadletter_message awake
+         WHERE awake.queue_id = p.queue_id AND awake.stream = p.stream
+           AND awake.available_at IS NOT NULL
+         LIMIT 1) IS NULL;
 
 -- count --
 -- Add what a transaction did to the rows of its writer and minute.

@@ -25,7 +25,7 @@ SELECT CASE WHEN stream IS NOT NULL THEN 'stream'
             WHEN expires_at <= %(now)s THEN 'expired'
             WHEN lease_token IS NOT NULL THEN 'lost'
             ELSE 'lease' END,
-       id, queue_id, stream, 1, name, attempts
+       queue_id, 1, id, NULL, name, NULL, NULL, NULL, stream, attempts
   FROM deadletter_message
  WHERE queue_id = %(queue_id)s AND priority = %(priority)s AND available_at <= %(now)s
    AND id NOT IN (SELECT value FROM json_each(%(exclude)s))
@@ -44,7 +44,7 @@ UPDATE deadletter_message
         WHERE stream IS NULL AND lease_token IS NULL
           AND (%(max_attempts)s IS NULL OR attempts < MAX(%(max_attempts)s, 1))
           AND (expires_at IS NULL OR expires_at > %(now)s))
-RETURNING 'leased', id, queue_id, stream, 1, name, attempts, id,
+RETURNING 'leased', queue_id, 1, id,
           (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id),
           name, kind, payload, headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
