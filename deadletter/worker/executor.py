@@ -156,7 +156,8 @@ class _LostInCommit(Exception):
 
 def _complete(message: Claimed, using: str | None) -> None:
     try:
-        complete(message.token, [message.id], using=using)
+        taken = monotonic() - message.started
+        complete(message.token, [message.id], seconds=taken, using=using)
     except LeaseLost as error:
         raise _LostInCommit from error
 
