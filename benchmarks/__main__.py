@@ -21,6 +21,7 @@ from pathlib import Path
 
 from .peers import SYSTEMS
 from .plan import COLUMNS, Plan, scenario_names
+from .report import publish
 from .results import Results
 from .sizes import SIZES
 from .stores import Stores
@@ -40,7 +41,19 @@ def main() -> int:
     folder = options.output or (PASSING if partial else KEPT)
     # Servers are stopped on the way out, whoever asks.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    results = _results(folder / "results.json", resume=options.resume)
+    results = _results(folder / "results.json", resume=options.resume or options.report)
+    if options.resume and results.about.get("size", size) != size:
+        print(
+            f"{results.file} holds a {results.about['size']} run: resume it as such, or start anew"
+        )
+        return 1
+    if not options.report:
+        _measure(options, size, results)
+    publish(results, pictures=not options.no_plots)
+    return 0 if results.figures else 1
+
+
+def _measure(options: argparse.Namespace, size: str, results: Results) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as home, ExitStack() as servers:
         plan = Plan(
             sizes=SIZES[size],
@@ -55,10 +68,6 @@ def main() -> int:
             plan.run()
         except KeyboardInterrupt:
             print("interrupted: what was measured is kept, --resume goes on", file=sys.stderr)
-    from .report import publish
-
-    publish(results, pictures=not options.no_plots)
-    return 0 if results.figures else 1
 
 
 def _results(file: Path, *, resume: bool) -> Results:
@@ -83,6 +92,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep what is already measured")
     places = f"default: {KEPT}, of a partial run {PASSING}"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=places)
+    parser.add_argument("--report", action="store_true", help="only write tables and pictures anew")
     parser.add_argument("--no-plots", action="store_true")
     parser.add_argument("--list", action="store_true", help="name systems and measurements")
     return parser.parse_args()

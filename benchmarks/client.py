@@ -74,12 +74,13 @@ def pickup(system: System, count: int, rate: int) -> float:
 def feed(system: System, count: int, backlog: int) -> float:
     """Send `count` messages, never more than `backlog` ahead of what was handled."""
     counter = work.Counter(os.environ["BENCH_COUNTER"])
+    chunk = max(1, min(system.chunk, backlog // 5))
     sent, start = 0, time.perf_counter()
     while sent < count:
-        if sent - counter.read() + system.chunk > backlog:
-            time.sleep(0.005)
+        if sent - counter.read() + chunk > backlog:
+            time.sleep(0.002)
             continue
-        size = min(system.chunk, count - sent)
+        size = min(chunk, count - sent)
         system.send_many("nothing", [work.payload(sent + n) for n in range(size)])
         sent += size
     return time.perf_counter() - start

@@ -39,7 +39,7 @@ def draw(results: Results) -> Iterator[Path]:
         "pickup": (_pickup, "pickup"),
         "cost": (_cost, "drain-1"),
         "scenarios": (_scenarios, "plain"),
-        "growth": (_growth, "plain"),
+        "growth": (_growth, "backlog-1000000"),
         "steady": (_steady, "steady"),
     }
     for name, (paint, needed) in pictures.items():
@@ -156,12 +156,15 @@ def _growth(results: Results, file: Path) -> None:
                     for name, x in points.items()
                     if (spread := results.spread(name, system))
                 }
+                if not drawn:
+                    continue
                 medians = [spread.median for spread in drawn.values()]
                 axes.plot(list(drawn), medians, "o-", color=_color(system), label=_title(system))
                 lows = [spread.low for spread in drawn.values()]
                 highs = [spread.high for spread in drawn.values()]
                 axes.fill_between(list(drawn), lows, highs, color=PALE[_color(system)], alpha=0.4)
-            axes.set_xscale("log", base=2 if title == "worker processes" else 10)
+            if axes.has_data():
+                axes.set_xscale("log", base=2 if title == "worker processes" else 10)
             axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
             axes.set_ylim(bottom=0)

@@ -45,6 +45,7 @@ class Results:
         return Results(file, stored["about"], stored["skipped"], figures)
 
     def add(self, key: Key, figures: dict[str, float]) -> None:
+        self.skipped.pop(f"{key[2]} {key[1]}", None)
         self.figures[key] = {name: round(value, 3) for name, value in figures.items()}
         self.write()
 

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tests.private_postgres import private_server
 
+from .peers import load
+from .processes import LAST_WORDS
 from .system import System, client
 
 POSTGRES = {
@@ -55,6 +57,7 @@ class Postgres:
     def __init__(self, url: str, pid: int) -> None:
         self.url = url
         self.pids: tuple[int, ...] = (pid,)
+        self._templates: set[str] = set()
 
     @classmethod
     @contextmanager
@@ -78,10 +81,12 @@ class Postgres:
 
     def empty(self, system: System) -> str:
         """Name a template with the system's empty tables, made when first asked for."""
-        template = f"{system.schema or system.name}-empty"
-        if not ask(self.url, "SELECT 1 FROM pg_database WHERE datname = %s", (template,)):
+        owner = load(system.schema) if system.schema else system
+        template = f"{owner.name}-empty"
+        if template not in self._templates:
             self.create(template)
-            setup(system, self.at(template))
+            run_client(owner, self.at(template), "setup")
+            self._templates.add(template)
         return template
 
     def settle(self, url: str) -> None:
@@ -121,7 +126,7 @@ class SQLite:
         folder = self.folder / system.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        setup(system, str(folder / "db.sqlite3"))
+        run_client(system, str(folder / "db.sqlite3"), "setup")
         yield str(folder / "db.sqlite3")
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -180,10 +185,6 @@ def environment(system: System, url: str) -> dict[str, str]:
     return kept | {"BENCH_URL": url, "PYTHONPATH": str(Path.cwd())} | system.environment()
 
 
-def setup(system: System, url: str) -> None:
-    run_client(system, url, "setup")
-
-
 def run_client(system: System, url: str, *arguments: object, **extra: str) -> str:
     """Run one client process to its end and return what it printed last."""
     done = subprocess.run(
@@ -193,7 +194,8 @@ def run_client(system: System, url: str, *arguments: object, **extra: str) -> st
         text=True,
     )
     if done.returncode:
-        raise RuntimeError(f"{system.name} {' '.join(map(str, arguments))}:\n{done.stderr[-3000:]}")
+        last = "\n".join(done.stderr.splitlines()[-LAST_WORDS:])
+        raise RuntimeError(f"{system.name} {' '.join(map(str, arguments))}:\n{last}")
     return done.stdout.strip().rpartition("\n")[2]
 
 

@@ -27,7 +27,7 @@ class System:
     settings = ""
     #: postgresql, redis or sqlite.
     store = "postgresql"
-    #: Systems of one schema share the tables made once; the name of whoever makes them.
+    #: The system whose tables it uses, where they are not its own.
     schema = ""
     #: Messages per second to expect, roughly: decides how many a measurement takes.
     rates = {"send-one": 1_000, "send-many": 20_000, "drain": 10_000}

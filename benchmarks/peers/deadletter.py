@@ -20,7 +20,6 @@ class Deadletter(System):
     name = "deadletter"
     title = "deadletter"
     settings = "`manage.py run_worker`, no options"
-    schema = "deadletter"
     rates = {"send-one": 1_000, "send-many": 30_000, "drain": 15_000}
     chunk = 10_000
     left_sql = LEFT
@@ -62,6 +61,7 @@ class DjangoCreate(Deadletter):
     name = "django-create"
     title = "Django's Model.objects.create"
     settings = "the same row, no checks, no notification; bulk_create for many"
+    schema = "deadletter"
     measures = ("send-one", "send-many")
     rates = {"send-one": 1_000, "send-many": 15_000, "drain": 0}
 
@@ -95,7 +95,6 @@ class OnSQLite(Deadletter):
     title = "deadletter on SQLite"
     settings = "`manage.py run_worker`, no options; WAL, synchronous=FULL"
     store = "sqlite"
-    schema = "deadletter-sqlite"
     rates = {"send-one": 500, "send-many": 10_000, "drain": 3_000}
     packages = ("django",)
     left_sql = "SELECT count(*) FROM deadletter_message"

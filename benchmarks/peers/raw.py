@@ -20,7 +20,7 @@ import psycopg
 
 from .. import work
 from ..system import Payload, System, url
-from .deadletter import LEFT, Deadletter
+from .deadletter import LEFT
 
 #: As `run_worker` without options.
 BATCH = 500
@@ -61,9 +61,6 @@ class Raw(System):
     measures = ("send-one", "send-many", "drain-1", "drain-2")
     left_sql = LEFT
     packages = ("psycopg",)
-
-    def setup(self) -> None:
-        Deadletter().setup()
 
     def open(self) -> None:
         self.connection = psycopg.connect(url(), autocommit=True)
