@@ -92,6 +92,7 @@ def test_only_workers_seen_lately_are_alive(clock):
         ("a", 0, ["default", "mail"]),
         ("b", depths.ALIVE, ["mail"]),
         ("c", depths.ALIVE + 1, ["default"]),
+        ("d", depths.ALIVE + 60, ["default"]),
     ):
         WorkerProcess.objects.create(
             name=name,

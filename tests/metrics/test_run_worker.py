@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from deadletter import Outgoing, send, send_many
-from deadletter.models import Message
+from deadletter.models import Message, Queue
 from tests.processes import Workers, wait_until
 
 from .scraping import Samples, get, port_of, scrape
@@ -116,6 +116,21 @@ def test_scrapes_are_answered_until_the_last_handler_has_finished(workers: Worke
         scrape(port)
     assert not Message.objects.exists()
     assert "Traceback" not in worker.text()
+
+
+def test_a_worker_that_replaces_itself_takes_its_port_along(workers: Workers):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    Queue.objects.filter(name="default").update(max_attempts=1)
+    send("sample.hang", {})
+
+    worker = workers.start("--metrics-port", port, "--grace", 0.5)
+    worker.wait_for("worker_recycling")
+    worker.wait_for("metrics_listening", count=2, port=port)
+
+    assert scrape(port)("deadletter_up") == 1
+    worker.wait_for("worker_started", count=2)
+    assert worker.stop() == 0
 
 
 def test_nobody_answers_for_a_killed_supervisor(workers: Workers):
