@@ -66,13 +66,18 @@ class Executors:
         if plain:
             self._crew.put(plain)
 
+    @property
+    def are_behind(self) -> bool:
+        """Whether runs wait for a thread."""
+        return bool(self._crew.runs)
+
     def _prepare(self, run: Run) -> bool:
         """Link the messages of a run; say whether all of it is for the event loop."""
-        is_async = [holding.handler is not None and holding.handler.is_async for holding in run]
         if len(run) > 1:
             for place, holding in enumerate(run, 1):
                 holding.behind = run[place:]
-        if not any(is_async):
+        is_async = [holding.handler is not None and holding.handler.is_async for holding in run]
+        if True not in is_async:
             return False
         if self._loop is None:
             # Here and nowhere else: two threads that needed it at once would make two.

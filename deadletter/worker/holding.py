@@ -29,14 +29,15 @@ class Holding:
     )
 
     def __init__(
-        self, message: Claimed, slot: int, until: float, handler: Handler | None = None
+        self, message: Claimed, slot: int, since: float, handler: Handler | None = None
     ) -> None:
         self.message = message
         self.slot = slot
+        seconds = message.lease.total_seconds()
         #: When the lease ends; counted from before the claim was sent, so never too late.
-        self.until = until
+        self.until = since + seconds
         #: Seconds of half its lease.
-        self.half = message.lease.total_seconds() / 2
+        self.half = seconds / 2
         self.handler = handler
         #: The stages it had passed when it was claimed.
         self.before: Status = message.status
@@ -123,12 +124,8 @@ class Holdings:
 
         The old holding keeps its slot until it is dismissed: its handler may still be running.
         """
-        holding = Holding(
-            message,
-            self.ledger.hold(message.id, message.token),
-            since + message.lease.total_seconds(),
-            handler,
-        )
+        slot = self.ledger.hold(message.id, message.token)
+        holding = Holding(message, slot, since, handler)
         self._by_id[message.id] = holding
         return holding
 

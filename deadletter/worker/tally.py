@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..lifecycle import Completion, Failure, Poisoned, Release, WorkBatch
@@ -76,6 +76,13 @@ class Reports:
     @property
     def ids(self) -> set[int]:
         return {report.id for report in self.all()}
+
+    def all_ids(self) -> Iterator[int]:
+        """Yield the ids of all messages that are done with once this is reported."""
+        for reports in (self.completions, self.failures, self.releases, self.settled):
+            for report in reports:
+                yield report.id
+        yield from self.overtaken
 
     def count(self, batch: WorkBatch, tally: Tally) -> None:
         """Add to the tally what the transaction really did."""

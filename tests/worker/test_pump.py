@@ -15,7 +15,7 @@ from django.db import DataError, InternalError, OperationalError
 from deadletter import FailureReason, send
 from deadletter.backoff import Backoff
 from deadletter.models import Message, PoisonRecord
-from deadletter.worker import executors, leases, pump
+from deadletter.worker import executors, leases, pump, rhythm
 from deadletter.worker.ledger import SLOTS
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
@@ -209,7 +209,7 @@ def test_max_messages_is_exact(run, handles):
 def test_whatever_the_database_refuses_is_tried_again_later_and_nothing_is_lost(
     handles, monkeypatch, transactional_db, error
 ):
-    monkeypatch.setattr(pump, "LONGEST_RETRY", 0.1)
+    monkeypatch.setattr(rhythm, "LONGEST_RETRY", 0.1)
     done = []
     handles("job", lambda message: done.append(message.id))
     ids = [send("job").pk for _ in range(5)]

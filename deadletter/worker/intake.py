@@ -1,0 +1,108 @@
+"""How many messages to ask for, and where does each of them go that came?"""
+
+from __future__ import annotations
+
+import math
+from time import monotonic
+
+from ..lifecycle import WorkBatch
+from .breaker import Breakers
+from .crew import Run
+from .executors import Executors
+from .holding import Holdings
+from .options import Options
+from .registry import Registry
+from .reporting import Reporting
+
+#: Seconds of work to have at hand, so that executors do not wait for a round trip.
+AHEAD = 0.05
+#: Seconds a message waits that may kill its process, while another such one is tried.
+SUSPECT_WAIT = 0.5
+
+
+class Intake:
+    """Called by the pump, in its thread."""
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        handlers: Registry,
+        holdings: Holdings,
+        executors: Executors,
+        breakers: Breakers,
+        reporting: Reporting,
+    ) -> None:
+        self._options = options
+        self._handlers = handlers
+        self._holdings = holdings
+        self._executors = executors
+        self._breakers = breakers
+        self._reporting = reporting
+        #: The one run held that may kill this process.
+        self._suspect: Run | None = None
+        self._is_tried = False
+        self._rate = 0.0
+        self._measured = monotonic()
+
+    @property
+    def wanted(self) -> int:
+        """How many messages to hold: what can run at once, and enough for a moment beyond it."""
+        ahead = math.ceil(self._rate * AHEAD)
+        return min(self._executors.concurrency + ahead, 2 * self._options.batch)
+
+    def room(self, now: float) -> int:
+        """Say how many messages to ask for: enough for a moment, none that would only wait."""
+        elapsed = now - self._measured
+        if elapsed > 0.001:
+            # Up at once, down slowly: a burst must not starve, a pause must not hoard.
+            finished = self._reporting.finished
+            self._rate = max(finished / elapsed, self._rate * math.exp(-elapsed))
+            self._measured, self._reporting.finished = now, 0
+        unreported = len(self._holdings) - len(self._reporting.reports)
+        return min(self.wanted - unreported, self._options.batch, self._holdings.ledger.room)
+
+    def take_in(self, batch: WorkBatch, *, asked: float) -> None:
+        """Hold what was claimed, and hand over what may start."""
+        ready: list[Run] = []
+        for messages in batch.runs():
+            run = [
+                self._holdings.add(message, since=asked, handler=self._handlers.get(message.name))
+                for message in messages
+            ]
+            if self._may_start(run):
+                ready.append(run)
+        # The pump is told when half of what is held is done: the other half lasts until it is back.
+        self._executors.enough = max(1, len(self._holdings) // 2)
+        if ready:
+            self._executors.put(ready)
+
+    def _may_start(self, run: Run) -> bool:
+        wait = self._breakers.hold(*[holding.handler for holding in run])
+        if wait is not None:
+            self._reporting.put_back(run, wait)
+            return False
+        suspects = [holding for holding in run if holding.is_suspect]
+        if not suspects:
+            return True
+        if self._suspect is None:
+            self._suspect = run
+        else:
+            self._reporting.put_back(run, SUSPECT_WAIT)
+        return False
+
+    def try_suspect(self) -> None:
+        """
+        Run one suspect at a time, when the others are known to be given back.
+
+        What runs beside a message that kills its process is charged as well. On its last attempt it
+        must not be there: a suspect is held alone, so only the culprit uses up its attempts.
+        """
+        run = self._suspect
+        if run is None or self._reporting.reports.releases:
+            return
+        if all(self._holdings.get(h.message.id) is not h for h in run):
+            self._suspect, self._is_tried = None, False
+        elif not self._is_tried:
+            self._is_tried = True
+            self._executors.put([run])

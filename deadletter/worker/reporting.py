@@ -1,0 +1,144 @@
+"""What became of the messages held? Gathered for the next report, and taken off the books after."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+
+from ..lifecycle import Failure, Release, WorkBatch
+from ..logs import event
+from ..models import Message
+from .breaker import Breakers
+from .executor import Report
+from .executors import Executors
+from .holding import Holding, Holdings
+from .leases import Leases
+from .observer import Observer
+from .registry import Handler
+from .tally import Reports, Tally
+
+
+class Reporting:
+    """Called by the pump, in its thread. It alone takes messages off the books."""
+
+    def __init__(
+        self,
+        *,
+        using: str,
+        holdings: Holdings,
+        executors: Executors,
+        breakers: Breakers,
+        leases: Leases,
+        tally: Tally,
+    ) -> None:
+        #: What the next transaction will report; kept until it is known to be in.
+        self.reports = Reports()
+        #: Messages handled since somebody last looked at this number.
+        self.finished = 0
+        self.observer: Observer | None = None
+        self._using = using
+        self._holdings = holdings
+        self._executors = executors
+        self._breakers = breakers
+        self._leases = leases
+        self._tally = tally
+        #: Ids in a report whose transaction broke: it may have been committed all the same.
+        self._unsure: set[int] = set()
+
+    def collect(self) -> None:
+        """Take over what the executors have finished."""
+        outcomes = self._executors.outcomes
+        while outcomes:
+            for holding, report in outcomes.popleft():
+                if self._holdings.dismiss(holding):
+                    # Lost its lease, and this very process claimed the message anew.
+                    self._tally.lost += 1
+                    self._breakers.cancel_probe(holding.handler)
+                    continue
+                self.reports.add(report)
+                if not isinstance(report, Release):
+                    self.finished += 1
+                handler = holding.handler
+                if handler is not None and handler.circuit is not None:
+                    self._tell_breakers(handler, report)
+
+    def put_back(self, run: Sequence[Holding], wait: float) -> None:
+        """Not now: uncounted, and spread so that they do not return as one."""
+        for holding in run:
+            if not (holding.take() and holding.decide()):
+                continue
+            delay = wait * random.uniform(1.0, 1.2)  # noqa: S311 - spreads, hides no secret
+            self.reports.add(Release(holding.message.id, delay, holding.message.token))
+
+    def set_debts_aside(self, now: float) -> None:
+        """A release whose lease may be over would be refused, and the message stay charged."""
+        for release in list(self.reports.releases):
+            holding = self._holdings.get(release.id)
+            if holding is not None and holding.until <= now:
+                self.reports.discard(release)
+                self._holdings.remove(release.id)
+                self._leases.owed[release.id] = holding.message.token
+        self._leases.settle_debts()
+
+    def is_unsure(self) -> None:
+        """The transaction of these reports broke, nobody knows on which side of its commit."""
+        self._unsure |= self.reports.ids
+
+    def settled(self, reports: Reports, batch: WorkBatch) -> None:
+        """These reports are in: count them, and let go of their messages."""
+        reports.count(batch, self._tally)
+        if self.observer is not None:
+            self.observer.handled(reports, self._holdings)
+        lost = set(batch.lost)
+        if unsure := lost & self._unsure:
+            lost -= self._settled_before(unsure, reports)
+        self._unsure.clear()
+        for id in (*lost, *reports.overtaken):
+            self._say_lost(id)
+        for id in reports.all_ids():
+            self._holdings.remove(id)
+
+    def _settled_before(self, unsure: set[int], reports: Reports) -> set[int]:
+        """
+        Find what the broken transaction had committed all the same, and count it.
+
+        That is what is gone, or waits without a lease.
+        """
+        rows = Message.objects.using(self._using).filter(pk__in=unsure, lease_token__isnull=False)
+        done = unsure - set(rows.values_list("pk", flat=True))
+        self._tally.lost -= len(done)
+        self._tally.completed += sum(item.id in done for item in reports.completions)
+        self._tally.failed += sum(item.id in done for item in reports.failures)
+        self._tally.released += sum(item.id in done for item in reports.releases)
+        return done
+
+    def _say_lost(self, id: int) -> None:
+        held = self._holdings.get(id)
+        event(
+            logging.WARNING,
+            "lease_lost",
+            "the lease of message {name} {message_id} was gone when its outcome was reported; "
+            "whoever holds it now settles it",
+            name=held.message.name if held else "",
+            message_id=id,
+        )
+
+    def _tell_breakers(self, handler: Handler, report: Report | Release) -> None:
+        if isinstance(report, Release):
+            self._breakers.cancel_probe(handler)
+        elif not isinstance(report, Failure):
+            self._breakers.report(handler, failed=False)
+        elif report.deferred:
+            # Its handler was never called: this says nothing about it.
+            self._breakers.cancel_probe(handler)
+        else:
+            wait = self._breakers.report(handler, failed=True, error=str(report.error))
+            if wait is not None:
+                self._hold_back(handler, wait)
+
+    def _hold_back(self, handler: Handler, wait: float) -> None:
+        """Its breaker has just opened: what waits here for the same handler waits elsewhere."""
+        for holding in self._holdings.waiting():
+            if holding.handler is handler:
+                self.put_back([holding, *holding.behind], wait)
