@@ -13,7 +13,7 @@ from django.core.management import load_command_class
 
 from deadletter import FailureReason, Status, conf, sql, testing
 from deadletter.models import Count, Message, OnPoison, PoisonRecord, Queue, StreamPolicy
-from deadletter.worker.registry import registry
+from deadletter.worker.registry import discover, registry
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -61,6 +61,7 @@ def names(cell: str) -> list[str]:
 @pytest.fixture
 def quick_start(db: None) -> Any:
     """Run the samples of the README, file by file, as one module; forget its handlers after."""
+    discover()  # what the site itself registers must not be forgotten below
     before = set(registry.names())
     samples: dict[str, str] = {}
     for block in blocks(README):

@@ -71,7 +71,7 @@ def new_groups(look: Look, state: AlertState, open: dict[str, Alert]) -> Groups:
 
 
 def recount(look: Look, alert: Alert) -> int:
-    """Return how many died since the alert was last told; sets its count and its sample."""
+    """Bring an alert's count and sample up to date; return how many are new since it was told."""
     records = look.poison().filter(fingerprint=alert.subject)
     since = records.filter(poisoned_at__gte=alert.since)
     alert.count = _counted(since)
@@ -80,7 +80,7 @@ def recount(look: Look, alert: Alert) -> int:
         alert.detail = about(latest)
         alert.error = sample(latest)
     if alert.told_at is None:
-        return alert.count
+        return 0
     told = datetime.fromtimestamp(alert.told_mark, tz=look.now.tzinfo)
     return _counted(since.filter(poisoned_at__gt=told))
 

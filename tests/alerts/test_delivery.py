@@ -1,0 +1,354 @@
+"""From a message of the own queue to a mailbox and a web server, signed, safe, and tried again."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+import socket
+import time
+
+import pytest
+from django.core import mail as django_mail
+
+from deadletter import testing
+from deadletter.alerts import delivery, send_test, webhook
+from deadletter.alerts.failing import DeliveryFailed
+from deadletter.alerts.mail import render
+from deadletter.models import Message, PoisonRecord, Queue
+from tests.operations.making import dead
+
+from .conftest import SECRET, notices
+from .servers import http_server
+
+HOSTILE = "first\r\nBcc: everybody@example.org\x1b[2J\u202e\n.\n-- \nraised: forged"
+
+
+@pytest.fixture
+def receiver():
+    with http_server() as found:
+        yield found
+
+
+@pytest.fixture
+def hook(rules, receiver):
+    """Switch new groups on, with the local server as the only channel."""
+
+    def switch_on(**options):
+        channel = {"type": "webhook", "url": receiver.url, "secret": SECRET, **options}
+        rules(new_group=True, channels={"hook": channel})
+
+    return switch_on
+
+
+def drain():
+    return testing.drain(["deadletter"])
+
+
+def verify(request, secret: str = SECRET) -> bool:
+    """As docs/alerts.md tells receivers to."""
+    content = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}."
+    digest = hmac.new(secret.encode(), content.encode() + request.body, hashlib.sha256).digest()
+    expected = f"v1,{base64.b64encode(digest).decode()}"
+    return expected in request.headers["webhook-signature"].split(" ")
+
+
+def test_a_notice_is_mailed_to_the_addresses_of_its_channel(clock, rules, decide):
+    rules(new_group=True, base_url="https://shop.example.org/")
+    decide()
+    dead("orders.ship", error="ConnectionError: the carrier is away\nsecond line")
+    decide()
+
+    assert drain().completed == 1
+
+    [mail] = django_mail.outbox
+    assert mail.to == ["ops@example.org"]
+    assert mail.subject == "deadletter: new: orders.ship dies of UNKNOWN (1 so far)"
+    since = f"{PoisonRecord.objects.get().poisoned_at:%Y-%m-%d %H:%M:%S} UTC"
+    fingerprint = PoisonRecord.objects.get().fingerprint
+    assert mail.body.splitlines()[:9] == [
+        "new: orders.ship dies of UNKNOWN (1 so far)",
+        f"  since: {since}",
+        "  how many: 1",
+        "  name: orders.ship",
+        "  queue: default",
+        "  a sample error:",
+        "    | ConnectionError: the carrier is away",
+        "    | second line",
+        "  https://shop.example.org/admin/deadletter/poisonrecord/records/?fingerprint="
+        + fingerprint,
+    ]
+    assert mail.extra_headers["Message-ID"] == f"<{notices_id(mail)}@deadletter.invalid>"
+
+
+def notices_id(mail) -> str:
+    return mail.body.split("notice ")[-1].split(" ")[0]
+
+
+def test_without_addresses_the_admins_of_the_site_are_told(clock, rules, decide, settings):
+    settings.ADMINS = [("Ada", "ada@example.org")]
+    settings.EMAIL_SUBJECT_PREFIX = "[shop] "
+    rules(new_group=True, channels={"ops": {"type": "email"}})
+    decide()
+    dead()
+    decide()
+
+    assert drain().completed == 1
+
+    [mail] = django_mail.outbox
+    assert mail.to == ["ada@example.org"]
+    assert mail.subject.startswith("[shop] deadletter: new: ")
+
+
+def test_a_mail_that_would_reach_nobody_is_tried_again(clock, rules, decide, settings):
+    settings.ADMINS = []
+    rules(new_group=True, channels={"ops": {"type": "email"}})
+    decide()
+    dead()
+    decide()
+
+    assert drain().failed == 1
+
+    assert "ADMINS are empty" in Message.objects.get().error
+
+
+def test_hostile_text_becomes_neither_a_header_nor_a_line_of_the_notice(clock, rules, decide):
+    rules(new_group=True)
+    decide()
+    dead("mail", error=HOSTILE, failure={"exception": HOSTILE})
+    decide()
+
+    assert drain().completed == 1
+
+    [mail] = django_mail.outbox
+    assert "\n" not in mail.subject
+    assert "\r" not in mail.subject
+    assert "\x1b" not in mail.subject + mail.body
+    assert "\u202e" not in mail.subject + mail.body
+    assert mail.recipients() == ["ops@example.org"]
+    assert b"\nBcc:" not in mail.message().as_bytes().partition(b"\n\n")[0]
+    assert [
+        line for line in mail.body.splitlines() if "forged" in line and "|" not in line[:6]
+    ] == [mail.body.splitlines()[0]]
+    assert "    | raised: forged" in mail.body
+
+
+def test_a_subject_is_bounded_whatever_the_name(clock, rules, decide):
+    rules(new_group=True)
+    decide()
+    dead("n" * 200, failure={"exception": "E" * 200})
+    decide()
+
+    subject, _text = render(notices()[0])
+
+    assert len(subject) <= 200
+
+
+def test_errors_are_left_out_where_they_must_not_leave_the_site(clock, rules, decide):
+    rules(new_group=True, errors=False)
+    decide()
+    dead(error="card 4111")
+    decide()
+
+    assert drain().completed == 1
+
+    assert "4111" not in django_mail.outbox[0].body + str(notices())
+
+
+def test_a_webhook_gets_the_notice_signed_and_stamped(clock, hook, receiver, decide):
+    hook()
+    decide()
+    dead("orders.ship", error="away")
+    decide()
+
+    assert drain().completed == 1
+
+    [request] = receiver.requests
+    assert verify(request)
+    assert abs(int(request.headers["webhook-timestamp"]) - time.time()) < 30
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["webhook-id"] == request.notice["id"]
+    assert request.notice["text"] == "deadletter: new: orders.ship dies of UNKNOWN (1 so far)"
+    [alert] = request.notice["alerts"]
+    assert (alert["event"], alert["rule"], alert["error"]) == ("raised", "new_group", "away")
+
+
+def test_a_changed_body_or_another_secret_does_not_verify(clock, hook, receiver, decide):
+    hook()
+    send_test()
+    drain()
+
+    [request] = receiver.requests
+    assert verify(request)
+    assert not verify(request, "another secret, just as long")
+    request.body += b" "
+    assert not verify(request)
+
+
+def test_while_a_secret_is_replaced_both_verify(clock, hook, receiver):
+    hook(secret=["the new secret of the tests", SECRET])
+    send_test()
+    drain()
+
+    [request] = receiver.requests
+    assert verify(request)
+    assert verify(request, "the new secret of the tests")
+
+
+def test_a_signature_is_that_of_the_published_scheme():
+    """The example of standardwebhooks.com: its libraries can be used to verify."""
+    secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+
+    found = webhook.sign(
+        [secret], "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", b'{"test": 2432232314}'
+    )
+
+    assert found == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_a_webhook_that_fails_is_tried_again_with_the_same_id_and_raises_no_alert(
+    clock, hook, receiver, decide
+):
+    hook()
+    receiver.answers = [500, 503]
+    receiver.body = b"no \x1b[2J"
+    decide()
+    dead()
+    decide()
+
+    assert drain().failed == 1
+    message = Message.objects.get()
+    assert message.error.endswith("channel hook: answered 500: no �[2J")
+    assert decide(5).raised == []
+    assert drain().failed == 0  # not due yet
+    assert decide(5).raised == []
+    assert drain().failed == 1
+    assert decide(20).raised == []
+    assert drain().completed == 1
+
+    assert {request.headers["webhook-id"] for request in receiver.requests} == {
+        receiver.requests[0].notice["id"]
+    }
+    assert all(verify(request) for request in receiver.requests)
+    assert len(receiver.accepted()) == 1
+    assert not Message.objects.exists()
+
+
+def test_a_notice_that_never_gets_through_becomes_poison_and_is_not_told_about(
+    clock, hook, receiver, decide, rules
+):
+    hook()
+    receiver.status = 500
+    decide()
+    dead()
+    decide()
+
+    for _ in range(delivery.ATTEMPTS):
+        drain()
+        decide(3600)
+
+    assert PoisonRecord.objects.filter(queue="deadletter").count() == 1
+    # The end of the first alert, which cannot be told either, and nothing else.
+    assert len(receiver.requests) >= delivery.ATTEMPTS
+    assert {a["key"] for r in receiver.requests for a in r.notice["alerts"]} == {
+        f"new_group:{PoisonRecord.objects.get(queue='default').fingerprint}"
+    }
+
+
+def test_a_redirect_is_refused(clock, hook, receiver):
+    hook()
+    receiver.status = 302
+    receiver.headers = {"Location": receiver.url}
+    send_test()
+
+    assert drain().failed == 1
+
+    assert len(receiver.requests) == 1
+    assert "answered 302, a redirect" in Message.objects.get().error
+
+
+def test_a_server_that_does_not_answer_is_given_up_in_time(clock, rules):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        channel = {"type": "webhook", "url": url, "secret": SECRET, "timeout": 0.2}
+        rules(channels={"hook": channel})
+        send_test()
+        started = time.monotonic()
+
+        assert drain().failed == 1
+
+    assert time.monotonic() - started < 5
+    assert "channel hook: cannot be reached" in Message.objects.get().error
+
+
+def test_secrets_and_addresses_are_in_no_row_and_no_log(clock, hook, receiver, decide, caplog):
+    caplog.set_level(logging.DEBUG)
+    hook(url=f"{receiver.url}/T000/not-for-logs")
+    receiver.status = 500
+    decide()
+    dead()
+    decide()
+    drain()
+
+    message = Message.objects.filter(name="deadletter.alert").get()
+    stored = f"{message.payload} {message.headers} {message.error} {message.history}"
+    for secret in (SECRET, "not-for-logs"):
+        assert secret not in stored
+        assert secret not in caplog.text
+
+
+def test_a_channel_that_this_worker_does_not_know_waits_for_one_that_does(clock, hook, rules):
+    hook()
+    send_test()
+    rules(new_group=True)
+
+    assert drain().failed == 1
+
+    assert "channel hook: is not in DEADLETTER" in Message.objects.get().error
+
+
+def test_one_channel_that_is_down_does_not_delay_the_others(clock, rules, receiver, decide):
+    receiver.status = 500
+    channels = {
+        "hook": {"type": "webhook", "url": receiver.url, "secret": SECRET},
+        "ops": {"type": "email", "to": ["ops@example.org"]},
+    }
+    rules(new_group=True, channels=channels)
+    decide()
+    dead()
+    assert decide().sent == 2
+
+    tally = drain()
+
+    assert (tally.completed, tally.failed) == (1, 1)
+    assert len(django_mail.outbox) == 1
+
+
+def test_a_mail_server_that_refuses_is_named_without_its_words(clock, rules, settings):
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1
+    rules(new_group=True)
+    send_test()
+
+    assert drain().failed == 1
+
+    assert Message.objects.get().error.endswith("channel ops: ConnectionRefusedError")
+
+
+def test_the_own_queue_is_made_when_it_is_first_needed(clock, rules, decide):
+    rules(new_group=True)
+    decide()
+    assert not Queue.objects.filter(name="deadletter").exists()
+
+    dead()
+    decide()
+
+    assert Queue.objects.filter(name="deadletter").exists()
+
+
+def test_a_damaged_message_says_what_is_missing(clock, rules):
+    rules(new_group=True)
+
+    with pytest.raises((KeyError, DeliveryFailed)):
+        delivery.deliver({"channel": "ops"})
