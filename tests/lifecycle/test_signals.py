@@ -21,11 +21,11 @@ def heard():
     receivers = []
     for name in ("message_sent", "message_completed", "message_failed"):
 
-        def listen(name=name, **arguments):
+        def listen(which=name, **arguments):
             arguments.pop("signal")
             assert arguments.pop("sender") is Message
             assert arguments.pop("using") == "default"
-            said.append((name, arguments))
+            said.append((which, arguments))
 
         getattr(signals, name).connect(listen, weak=False)
         receivers.append((name, listen))
