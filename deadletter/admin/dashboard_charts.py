@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext
 
-from ..charts import Chart, Line, Mark, Slot, lines, stacked_bars
+from ..charts import Bars, Chart, Line, Slot, lines, stacked_bars
 from ..models import Message
 from ..operations.series import Point, Series, Window, read_series
 from ..status import FailureReason
@@ -45,6 +45,7 @@ class Row:
     numbers: list[Number]
     told: str
     url: str
+    any: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +63,13 @@ class Drawn:
 
     @property
     def slots(self) -> Iterator[tuple[Slot, Row]]:
-        return zip(self.chart.slots, self.rows, strict=True)
+        """Where the pointer is told something: where something happened."""
+        both = zip(self.chart.slots, self.rows, strict=True)
+        return ((slot, row) for slot, row in both if row.any)
 
     @property
-    def marks(self) -> Iterator[tuple[str, Mark]]:
-        return ((self.legend[mark.series].colour, mark) for mark in self.chart.marks)
+    def bars(self) -> Iterator[tuple[str, Bars]]:
+        return ((self.legend[bars.series].colour, bars) for bars in self.chart.bars if bars.bars)
 
     @property
     def lines(self) -> Iterator[tuple[str, Line]]:
@@ -85,20 +88,29 @@ class _Line:
     total_url: str = ""
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """The time, which all charts share: labels below some steps, and the beginning of each."""
+
+    labels: list[str]
+    moments: list[str]
+
+
 def draw(links: Links, window: Window, now: datetime, using: str) -> list[Drawn]:
     """Draw what this person may see; one statement reads it all."""
     if not (links.messages or links.poison):
         return []
     series = read_series(window, now=now, using=using)
+    axis = _Axis(_labels(series), _moments(series))
     found = []
     if links.messages:
-        found += [_throughput(links, series), _failures(links, series)]
+        found += [_throughput(links, series, axis), _failures(links, series, axis)]
     if links.poison:
-        found.append(_poison(links, series))
+        found.append(_poison(links, series, axis))
     return found
 
 
-def _throughput(links: Links, series: Series) -> Drawn:
+def _throughput(links: Links, series: Series, axis: _Axis) -> Drawn:
     messages = links.to(Message, "message_changelist")
     failed = links.to(Message, "message_changelist", state="failed")
     rows = [
@@ -112,12 +124,13 @@ def _throughput(links: Links, series: Series) -> Drawn:
         gettext("Throughput"),
         gettext("Nothing was sent or handled in this time."),
         series,
+        axis,
         rows,
         partial(lines, whole=len(series.points) - 1),
     )
 
 
-def _failures(links: Links, series: Series) -> Drawn:
+def _failures(links: Links, series: Series, axis: _Axis) -> Drawn:
     """The most frequent reasons, each with the colour of its own, whatever its rank."""
     reasons = list(series.reasons())
     named, rest = reasons[:REASONS], reasons[REASONS:]
@@ -135,12 +148,13 @@ def _failures(links: Links, series: Series) -> Drawn:
         gettext("Failed attempts by reason"),
         gettext("No attempt failed in this time."),
         series,
+        axis,
         rows,
         stacked_bars,
     )
 
 
-def _poison(links: Links, series: Series) -> Drawn:
+def _poison(links: Links, series: Series, axis: _Axis) -> Drawn:
     def died(start: datetime, end: datetime) -> str:
         return links.records(since=start, until=end)
 
@@ -150,6 +164,7 @@ def _poison(links: Links, series: Series) -> Drawn:
         gettext("Dead letters"),
         gettext("Nothing died in this time."),
         series,
+        axis,
         [_Line(gettext("died"), "poison", series.values("poisoned"), died, total)],
         stacked_bars,
     )
@@ -160,10 +175,10 @@ def _drawn(
     title: str,
     empty: str,
     series: Series,
+    axis: _Axis,
     rows: Sequence[_Line],
     chart: Callable[..., Chart],
 ) -> Drawn:
-    labels = _labels(series)
     legend = [
         Legend(row.label, Number(_shown(sum(row.values)), row.total_url), row.colour)
         for row in rows
@@ -174,22 +189,22 @@ def _drawn(
         title=title,
         description=sums or empty,
         empty=empty,
-        chart=chart([row.values for row in rows] or [[0] * len(labels)], labels=labels),
+        chart=chart([row.values for row in rows], labels=axis.labels),
         legend=legend,
-        rows=[_row(point, n, rows, series.window) for n, point in enumerate(series.points)],
+        rows=[_row(point, n, rows, axis.moments[n]) for n, point in enumerate(series.points)],
         quiet=not any(any(row.values) for row in rows),
     )
 
 
-def _row(point: Point, n: int, rows: Sequence[_Line], window: Window) -> Row:
-    label = _moment(point.at, window)
+def _row(point: Point, n: int, rows: Sequence[_Line], label: str) -> Row:
     numbers = [
         Number(_shown(row.values[n]), row.url(point.at, point.until) if row.values[n] else "")
         for row in rows
     ]
     told = [f"{row.label} {number.text}" for row, number in zip(rows, numbers, strict=True)]
     url = next((number.url for number in numbers if number.url), "")
-    return Row(label, numbers, f"{label}: {', '.join(told)}", url)
+    happened = any(row.values[n] for row in rows)
+    return Row(label, numbers, f"{label}: {', '.join(told)}", url, happened)
 
 
 def _labels(series: Series) -> list[str]:
@@ -208,9 +223,10 @@ def _label(at: datetime, window: Window) -> str:
     return date_format(local, "D") if local - midnight < window.step else ""
 
 
-def _moment(at: datetime, window: Window) -> str:
-    local = timezone.localtime(at)
-    return date_format(local, "TIME_FORMAT" if window.name == "hour" else "SHORT_DATETIME_FORMAT")
+def _moments(series: Series) -> list[str]:
+    """Say of each step when it began."""
+    name = "TIME_FORMAT" if series.window.name == "hour" else "SHORT_DATETIME_FORMAT"
+    return [date_format(timezone.localtime(point.at), name) for point in series.points]
 
 
 def _by(series: Series, *reasons: FailureReason) -> list[int]:
@@ -218,7 +234,8 @@ def _by(series: Series, *reasons: FailureReason) -> list[int]:
 
 
 def _shown(n: int) -> str:
-    return number_format(n, use_l10n=True, force_grouping=True)
+    # Below a thousand there is nothing to group, and most numbers of a chart are.
+    return str(n) if n < 1_000 else number_format(n, use_l10n=True, force_grouping=True)
 
 
 def _nowhere(start: datetime, end: datetime) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
+from django.utils.http import urlencode
 
 from ..models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess
 from .links import link
@@ -20,6 +21,8 @@ class Links:
     site: str
     allowed: frozenset[type]
     pages: list[dict[str, str]] = field(default_factory=list)
+    #: Addresses found before: looking one up costs more than anything else in a line of a list.
+    _known: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> Links:
@@ -61,4 +64,9 @@ class Links:
         return self.to(PoisonRecord, "poisonrecord_records", **{**query, **times})
 
     def to(self, model: type, page: str, *args: object, **query: Any) -> str:
-        return link(self.site, page, *args, **query) if model in self.allowed else ""
+        if model not in self.allowed:
+            return ""
+        if (page, *args) not in self._known:
+            self._known[page, *args] = link(self.site, page, *args)
+        found = self._known[page, *args]
+        return f"{found}?{urlencode(query)}" if found and query else found

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from .bars import stacked_bars
 from .lines import lines
-from .marks import Chart, Frame, Line, Mark, Slot, Tick
+from .marks import Bar, Bars, Chart, Frame, Line, Slot, Tick
 from .scale import compact, ticks
 from .spark import Spark, sparkline
 
 __all__ = [
+    "Bar",
+    "Bars",
     "Chart",
     "Frame",
     "Line",
-    "Mark",
     "Slot",
     "Spark",
     "Tick",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .marks import Chart, Frame, Mark, slots, time_axis, value_axis
+from .marks import Bar, Bars, Chart, Frame, Slot, slots, time_axis, value_axis
 
 #: Share of a slot that its bar leaves free.
 _GAP = 0.2
@@ -23,32 +23,31 @@ def stacked_bars(
     count = len(labels)
     highest = max((sum(step) for step in zip(*series, strict=True)), default=0)
     top, values = value_axis(frame, highest)
-    marks = []
-    for slot in slots(frame, count):
-        below = 0
-        for number, of_series in enumerate(series):
-            value = of_series[slot.index]
+    places = slots(frame, count)
+    below = [0] * count
+    stacked = []
+    for number, of_series in enumerate(series):
+        found = []
+        for slot, value in zip(places, of_series, strict=True):
             if value > 0:
-                marks.append(_mark(frame, slot.x, slot.width, number, below, value, top))
-            below += max(value, 0)
+                found.append(_bar(frame, slot, below[slot.index], value, top))
+                below[slot.index] += value
+        stacked.append(Bars(number, tuple(found)))
     return Chart(
         frame=frame,
-        marks=tuple(marks),
-        slots=slots(frame, count),
+        bars=tuple(stacked),
+        slots=places,
         values=values,
         times=time_axis(frame, labels),
     )
 
 
-def _mark(
-    frame: Frame, x: float, width: float, series: int, below: int, value: int, top: int
-) -> Mark:
+def _bar(frame: Frame, slot: Slot, below: int, value: int, top: int) -> Bar:
     bottom = frame.y(below, top)
     height = max(bottom - frame.y(below + value, top), 0.5)
-    return Mark(
-        series,
-        round(x + width * _GAP / 2, 2),
+    return Bar(
+        round(slot.x + slot.width * _GAP / 2, 2),
         round(bottom - height, 2),
-        round(width * (1 - _GAP), 2),
+        round(slot.width * (1 - _GAP), 2),
         round(height, 2),
     )

@@ -48,14 +48,23 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A rectangle of one series."""
-
-    series: int
+class Bar:
     x: float
     y: float
     width: float
     height: float
+
+
+@dataclass(frozen=True)
+class Bars:
+    """All bars of one series: one path, which draws as fast as one of them."""
+
+    series: int
+    bars: tuple[Bar, ...]
+
+    @property
+    def path(self) -> str:
+        return "".join(f"M{b.x} {b.y}h{b.width}v{b.height}h-{b.width}z" for b in self.bars)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class Slot:
 @dataclass(frozen=True, kw_only=True)
 class Chart:
     frame: Frame
-    marks: tuple[Mark, ...] = ()
+    bars: tuple[Bars, ...] = ()
     lines: tuple[Line, ...] = ()
     slots: tuple[Slot, ...] = ()
     #: Labels of the values, and of the time.

@@ -107,10 +107,12 @@ def read_series(
     rows = _since(starts[0], alias)
     if queue is not None:
         rows = rows.filter(queue=queue)
-    for row in rows.values("at", "reason").annotate(**_sums(SUMS)):
-        place = (row["at"] - starts[0]) // window.step
+    names = [f"n_{name}" for name in SUMS]
+    sums = rows.values("at", "reason").annotate(**_sums(SUMS)).values_list("at", "reason", *names)
+    for at, reason, *values in sums:
+        place = (at - starts[0]) // window.step
         # A writer whose clock runs ahead counts into the last step.
-        _add(points[min(place, len(points) - 1)], row)
+        _add(points[min(place, len(points) - 1)], reason, values)
     return Series(window, points)
 
 
@@ -137,12 +139,15 @@ def _sums(names: Sequence[str]) -> dict[str, Any]:
     return {f"n_{name}": Sum(name) for name in names}
 
 
-def _add(point: Point, row: Mapping[str, Any]) -> None:
-    for name in SUMS:
-        setattr(point, name, getattr(point, name) + row[f"n_{name}"])
-    if row["n_failed"]:
-        reason = FailureReason.read(row["reason"])
-        point.reasons[reason] = point.reasons.get(reason, 0) + row["n_failed"]
+def _add(point: Point, reason: int, values: Sequence[int]) -> None:
+    sent, completed, failed, poisoned = values
+    point.sent += sent
+    point.completed += completed
+    point.failed += failed
+    point.poisoned += poisoned
+    if failed:
+        found = FailureReason.read(reason)
+        point.reasons[found] = point.reasons.get(found, 0) + failed
 
 
 def _alias(using: str | None) -> str:

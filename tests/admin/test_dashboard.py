@@ -311,7 +311,7 @@ def test_groups_show_how_they_grew(admin_client, clock, poisoned) -> None:
         ("old", "1", False),
     ]
     assert groups.newest == []
-    assert len(groups.fastest[1].spark.marks) == 1
+    assert len(groups.fastest[1].spark.bars.bars) == 1
     records = admin_client.get(groups.fastest[1].day_url)
     assert [record.name for record in records.context["page"].records] == ["old"]
 

@@ -47,10 +47,9 @@ def test_a_label_fits_where_an_axis_has_room(number, text):
 def test_bars_are_stacked_the_first_series_at_the_bottom():
     chart = stacked_bars([[1, 0], [3, 2]], labels=["", "now"], frame=FRAME)
 
-    assert [(m.series, m.x, m.y, m.width, m.height) for m in chart.marks] == [
-        (0, 5.0, 75.0, 40.0, 25.0),
-        (1, 5.0, 0.0, 40.0, 75.0),
-        (1, 55.0, 50.0, 40.0, 50.0),
+    assert [(bars.series, bars.path) for bars in chart.bars] == [
+        (0, "M5.0 75.0h40.0v25.0h-40.0z"),
+        (1, "M5.0 0.0h40.0v75.0h-40.0zM55.0 50.0h40.0v50.0h-40.0z"),
     ]
     assert [(tick.at, tick.label) for tick in chart.times] == [(50.0, "now")]
     assert [tick.label for tick in chart.values] == ["0", "1", "2", "3", "4"]
@@ -59,7 +58,7 @@ def test_bars_are_stacked_the_first_series_at_the_bottom():
 def test_one_beside_a_million_is_still_seen():
     chart = stacked_bars([[1_000_000, 1]], labels=["", ""], frame=FRAME)
 
-    assert chart.marks[1].height == 0.5
+    assert chart.bars[0].bars[1].height == 0.5
 
 
 def test_lines_share_a_scale_and_leave_out_the_step_under_way():
@@ -77,15 +76,15 @@ def test_nothing_is_drawn_outside_of_the_frame(series):
     chart = stacked_bars(series, labels=["a", "b", "c"])
     frame = chart.frame
 
-    for mark in chart.marks:
-        assert frame.left <= mark.x <= mark.x + mark.width <= frame.end + 0.1
+    for bar in (bar for bars in chart.bars for bar in bars.bars):
+        assert frame.left <= bar.x <= bar.x + bar.width <= frame.end + 0.1
         # Slivers are made visible: half a unit for each series of a step.
-        assert frame.top - 2 <= mark.y <= mark.y + mark.height <= frame.floor + 0.1
+        assert frame.top - 2 <= bar.y <= bar.y + bar.height <= frame.floor + 0.1
 
 
 def test_a_sparkline_has_a_bar_for_every_value_but_0():
     spark = sparkline([0, 1, 0, 1_000])
 
-    assert [(mark.x, mark.y, mark.height) for mark in spark.marks] == [(4, 18.5, 1.5), (12, 0, 20)]
+    assert [(bar.x, bar.y, bar.height) for bar in spark.bars.bars] == [(4, 18.5, 1.5), (12, 0, 20)]
     assert (spark.width, spark.height) == (15, 20)
-    assert sparkline([]).marks == sparkline([0, 0]).marks == ()
+    assert sparkline([]).bars.path == sparkline([0, 0]).bars.path == ""
