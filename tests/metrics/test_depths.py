@@ -141,4 +141,4 @@ def test_the_number_of_questions_depends_on_queues_only(clock):
     with CaptureQueriesContext(connection) as many:
         read_depths("default")
 
-    assert len(few) == len(many) <= 20
+    assert len(few) == len(many) <= 24
