@@ -123,12 +123,15 @@ class SQLite:
 
     @contextmanager
     def fresh(self, system: System, *, template: str = "") -> Iterator[str]:
-        folder = self.folder / system.name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        run_client(system, str(folder / "db.sqlite3"), "setup")
-        yield str(folder / "db.sqlite3")
-        shutil.rmtree(folder, ignore_errors=True)
+        empty, measured = (self.folder / f"{system.name}-{kind}" for kind in ("empty", "measured"))
+        if not empty.exists():
+            empty.mkdir()
+            run_client(system, str(empty / "db.sqlite3"), "setup")
+        shutil.copytree(empty, measured)
+        try:
+            yield str(measured / "db.sqlite3")
+        finally:
+            shutil.rmtree(measured)
 
     def settle(self, url: str) -> None:
         pass
