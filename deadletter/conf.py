@@ -72,11 +72,28 @@ class Settings:
 
 
 def get_settings() -> Settings:
-    """Return the settings in force. Raises ValueError for what `manage.py check` refuses."""
-    values, problems = _read()
-    if problems:
-        raise ValueError(f"settings.DEADLETTER is invalid: {problems[0].text}")
-    return Settings(**values)
+    """
+    Return the settings in force. Raises ValueError for what `manage.py check` refuses.
+
+    Read once for each dict, since every message asks: to change a setting, put another dict there.
+    """
+    global _known
+    given = _given()
+    if _known is None or _known[0] is not given:
+        values, problems = _read()
+        if problems:
+            raise ValueError(f"settings.DEADLETTER is invalid: {problems[0].text}")
+        _known = given, Settings(**values)
+    return _known[1]
+
+
+#: The dict that was read last, and what it says.
+_known: tuple[object, Settings] | None = None
+_NOTHING: Mapping[str, Any] = {}
+
+
+def _given() -> Any:
+    return getattr(django_settings, "DEADLETTER", _NOTHING)
 
 
 @dataclass(frozen=True)
@@ -93,7 +110,7 @@ def problems() -> list[Problem]:
 
 
 def _read() -> tuple[dict[str, Any], list[Problem]]:
-    given = getattr(django_settings, "DEADLETTER", {})
+    given = _given()
     if not isinstance(given, Mapping):
         return {}, [Problem("type", "DEADLETTER must be a dict", "DEADLETTER = {…}")]
     values: dict[str, Any] = {}
