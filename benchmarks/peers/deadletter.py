@@ -35,8 +35,11 @@ class Deadletter(System):
         import django
 
         django.setup()
+        from django.db import connection
+
         from deadletter import Outgoing, send, send_many
 
+        connection.ensure_connection()
         self.send, self.send_all, self.outgoing = send, send_many, Outgoing
 
     def send_one(self, name: str, payload: Payload) -> None:
@@ -67,12 +70,10 @@ class DjangoCreate(Deadletter):
 
     def open(self) -> None:
         super().open()
-        from django.db import connection
         from django.db.models.functions import Now
 
         from deadletter.models import Message, Queue
 
-        connection.ensure_connection()
         self.model, self.now = Message, Now()
         self.queue = Queue.objects.get(name="default")
 
