@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.test import override_settings
 
 from deadletter.checks import check_settings
 from deadletter.conf import get_settings
@@ -151,7 +150,9 @@ def test_a_mail_channel_that_would_reach_nobody_is_an_error(settings):
 
 
 def test_a_site_without_templates_is_told_so(settings):
-    with override_settings(TEMPLATES=[]):
-        [(id, _)] = found(settings, {"rules": {}, "channels": MAIL})
-        assert id == "deadletter.E010"
-        assert found(settings, {"rules": {}, "channels": {"hook": HOOK}}) == []
+    settings.TEMPLATES = []
+
+    [(id, _)] = found(settings, {"rules": {}, "channels": MAIL})
+
+    assert id == "deadletter.E010"
+    assert found(settings, {"rules": {}, "channels": {"hook": HOOK}}) == []
