@@ -8,7 +8,6 @@ only a shared file is looked at (`benchmarks.work`).
 
 from __future__ import annotations
 
-import math
 import statistics
 import subprocess
 import tempfile
@@ -111,14 +110,15 @@ def idle(system: System, store: stores.Postgres, seconds: float) -> Figures:
             before, commits = Sample.take(watch, store), _commits(url)
             time.sleep(seconds)
             after = Sample.take(watch, store)
-            # Reading the counter is a transaction of our own.
-            commits = _commits(url) - commits - 1
-            return {
+            figures = {
                 "worker": (after.worker - before.worker) / seconds * 100,
                 "server": (after.server - before.server) / seconds * 100,
-                "transactions": commits / seconds if commits >= 0 else math.nan,
                 "memory": processes.memory(*watch.pids),
             }
+            if commits is not None:
+                # Connecting and asking are two transactions of our own.
+                figures["transactions"] = ((_commits(url) or 0) - commits - 2) / seconds
+            return figures
 
 
 def steady(system: System, store: stores.Postgres, count: int, backlog: int) -> Figures:
@@ -252,9 +252,10 @@ def _await_lines(output: Path, count: int, watch: Watch) -> None:
         time.sleep(0.02)
 
 
-def _commits(url: str) -> int:
+def _commits(url: str) -> int | None:
+    """Count the transactions of a database so far; other stores do not say."""
     if not url.startswith("postgresql"):
-        return -(10**9)
+        return None
     question = (
         "SELECT xact_commit + xact_rollback, pg_stat_force_next_flush() FROM pg_stat_database "
         "WHERE datname = current_database()"
