@@ -197,17 +197,42 @@ class _Taking:
         deaths: list[Death],
         blocked: dict[Stream, list[int]],
     ) -> None:
-        """Decide for each stream: a run, some deaths, or nothing to be had now."""
+        """
+        Decide for each stream: a run, some deaths, or nothing to be had now.
+
+        Streams are read some at a time: a few long ones may fill the batch, and what is not needed
+        is neither read nor parked, only left for the next claim.
+        """
         cap = get_settings().stream_cap
-        heads = streams.read(
-            self.tx,
-            candidates,
-            cap=cap,
-            exclude=self.failed,
-            max_attempts=self.max_attempts,
-        )
         room = self.room - len(runs)
-        for stream, ids in candidates.items():
+        unread = list(candidates)
+        many = -(-room // cap)
+        while unread and room > 0:
+            some, unread = unread[:many], unread[many:]
+            left = self._choose_from(some, cap, room, candidates, runs, deaths, blocked)
+            taken = room - left
+            # As many as will do if the next are like these; more each time while nothing is found.
+            many = -(-left * len(some) // taken) if taken else 4 * many
+            room = left
+        for stream in unread:
+            self._skip(stream, candidates[stream])
+
+    def _choose_from(
+        self,
+        some: Sequence[Stream],
+        cap: int,
+        room: int,
+        candidates: dict[Stream, list[int]],
+        runs: list[_Run],
+        deaths: list[Death],
+        blocked: dict[Stream, list[int]],
+    ) -> int:
+        """Decide for some streams; return how much room is left."""
+        heads = streams.read(
+            self.tx, some, cap=cap, exclude=self.failed, max_attempts=self.max_attempts
+        )
+        for stream in some:
+            ids = candidates[stream]
             if stream not in heads:
                 blocked[stream] = ids
                 continue
@@ -226,6 +251,7 @@ class _Taking:
             elif room <= 0:
                 self._skip(stream, ids)
             # Else all that was read is dying: another look decides.
+        return room
 
     def _lease(
         self,

@@ -20,7 +20,7 @@ from .transaction import Transaction, in_transaction
 CHUNK = 500
 #: Minutes this old are no longer written to, except by transactions that last longer.
 _SETTLED = timedelta(minutes=2)
-_MINUTES_KEPT = timedelta(hours=26)
+_MINUTES_KEPT = timedelta(hours=3)
 _HOURS_KEPT = timedelta(days=15)
 
 
@@ -75,10 +75,9 @@ def _forget(tx: Transaction) -> int:
 
 def _fold(tx: Transaction) -> int:
     """
-    Fold counters: of all writers into one, minutes into hours, hours into days, then nothing.
+    Fold counters: of all writers into one, minutes into hours, hours into days, days into one row.
 
-    Each level is kept a little longer than the longest look at it: a day of minutes, two weeks of
-    hours.
+    Each level is kept longer than the longest look at it: an hour of minutes, a week of hours.
     """
     now = tx.time()
     limit = 10 * CHUNK
@@ -86,19 +85,18 @@ def _fold(tx: Transaction) -> int:
     for span, into, age in (
         (Span.MINUTE, Span.HOUR, _MINUTES_KEPT),
         (Span.HOUR, Span.DAY, _HOURS_KEPT),
+        (Span.DAY, Span.EVER, get_settings().counts_kept),
     ):
         # Whole spans only: a day is either all hours or one day.
         before = _start_of(into, now - age)
         done += tx.run("fold_spans", span=int(span), into=int(into), before=before, limit=limit)
-    kept = _start_of(Span.DAY, now - get_settings().counts_kept)
-    done += tx.run("forget_counts", before=kept, limit=limit)
     return len(done)
 
 
 def _start_of(span: Span, moment: datetime) -> datetime:
     moment = moment.astimezone(UTC)
     start = moment.replace(minute=0, second=0, microsecond=0)
-    return start.replace(hour=0) if span is Span.DAY else start
+    return start if span is Span.HOUR else start.replace(hour=0)
 
 
 def _repair(tx: Transaction) -> int:

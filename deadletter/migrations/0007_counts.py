@@ -33,7 +33,7 @@ class Migration(migrations.Migration):
                 (
                     "span",
                     models.PositiveIntegerField(
-                        choices=[(60, "minute"), (3600, "hour"), (86400, "day")],
+                        choices=[(0, "all before"), (60, "minute"), (3600, "hour"), (86400, "day")],
                         verbose_name="span",
                     ),
                 ),

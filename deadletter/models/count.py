@@ -10,8 +10,9 @@ NO_REASON = -1
 
 
 class Span(models.IntegerChoices):
-    """How much time a row covers, in seconds."""
+    """How much time a row covers, in seconds; EVER: all that is older than days are kept."""
 
+    EVER = 0, _("all before")
     MINUTE = 60, _("minute")
     HOUR = 3_600, _("hour")
     DAY = 86_400, _("day")
@@ -22,8 +23,9 @@ class Count(models.Model):
     What one writer saw of one name in one span of time.
 
     A writer is a thread of a process, so that no two transactions wait for the same row. `sweep`
-    folds the rows of all writers into one without a writer, minutes into hours, hours into days.
-    Totals are sums over rows, whatever their span.
+    folds the rows of all writers into one without a writer, minutes into hours, hours into days,
+    and old days into one row that stays. Totals are sums over rows, whatever their span, and never
+    shrink.
     """
 
     span = models.PositiveIntegerField(_("span"), choices=Span.choices)

@@ -555,7 +555,7 @@ WITH gone AS (
 SELECT id FROM gone;
 
 -- fold_spans --
--- Fold the rows of past minutes into hours, or of past hours into days.
+-- Fold the rows of past minutes into hours, of past hours into days, or of old days into one that stays.
 WITH gone AS (
     DELETE FROM deadletter_count
      WHERE id = ANY(ARRAY(
@@ -570,7 +570,9 @@ WITH gone AS (
         retried, removed, seconds, longest)
     SELECT %(into)s, start, queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
            SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
-      FROM (SELECT *, date_trunc(CASE %(into)s WHEN 3600 THEN 'hour' ELSE 'day' END, at, 'UTC') AS start
+      FROM (SELECT *, CASE %(into)s WHEN 3600 THEN date_trunc('hour', at, 'UTC')
+                                    WHEN 86400 THEN date_trunc('day', at, 'UTC')
+                                    ELSE 'epoch' END AS start
               FROM gone) AS g
      GROUP BY start, queue, name, kind, reason
      ORDER BY start, queue, name, kind, reason
@@ -583,16 +585,6 @@ WITH gone AS (
            longest = GREATEST(c.longest, excluded.longest)
 )
 SELECT id FROM gone;
-
--- forget_counts --
--- Remove what is older than counts are kept.
-DELETE FROM deadletter_count
- WHERE id = ANY(ARRAY(
-       SELECT id FROM deadletter_count
-        WHERE span = 86400 AND at < %(before)s
-        ORDER BY span, at LIMIT %(limit)s
-          FOR UPDATE SKIP LOCKED))
-RETURNING id;
 
 -- lock_named_streams --
 -- Wait for the locks of these streams, by key.

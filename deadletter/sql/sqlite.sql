@@ -434,7 +434,8 @@ INSERT INTO deadletter_count
        (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
         retried, removed, seconds, longest)
 SELECT %(into)s, strftime(CASE %(into)s WHEN 3600 THEN '%%Y-%%m-%%d %%H:00:00'
-                          ELSE '%%Y-%%m-%%d 00:00:00' END, at) AS start,
+                          WHEN 86400 THEN '%%Y-%%m-%%d 00:00:00'
+                          ELSE '1970-01-01 00:00:00' END, at) AS start,
        queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
        SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
   FROM deadletter_count
@@ -452,13 +453,6 @@ SELECT %(into)s, strftime(CASE %(into)s WHEN 3600 THEN '%%Y-%%m-%%d %%H:00:00'
 DELETE FROM deadletter_count
  WHERE id IN (SELECT id FROM deadletter_count
                WHERE span = %(span)s AND at < %(before)s
-               ORDER BY span, at, id LIMIT %(limit)s)
-RETURNING id;
-
--- forget_counts --
-DELETE FROM deadletter_count
- WHERE id IN (SELECT id FROM deadletter_count
-               WHERE span = 86400 AND at < %(before)s
                ORDER BY span, at, id LIMIT %(limit)s)
 RETURNING id;
 

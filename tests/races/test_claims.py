@@ -130,7 +130,7 @@ def test_a_lease_that_was_renewed_at_the_last_moment_is_not_taken_away(queue, st
         batch = thief.result()
 
         row = Message.objects.get(pk=head.id)
-        assert [row[1] for row in thief.rows[0][1]] == [follower.id]
+        assert [row[3] for row in thief.rows[0][1]] == [follower.id]
         assert batch.ids == []
         assert (row.worker, row.lease_token, row.attempts) == ("one", mine.token, 1)
         complete(mine.token, mine.ids)
@@ -148,7 +148,7 @@ def test_a_stream_left_to_somebody_else_is_not_entered_further_back_by_the_same_
     batch = claimer.result()
 
     first_look = claimer.rows[0][1]
-    assert [(row[1], row[4]) for row in first_look] == [(ids[0], False), (ids[1], False)]
+    assert [(row[3], row[2]) for row in first_look] == [(ids[0], False), (ids[1], False)]
     assert batch.ids == []
     assert drained() == ids
 
@@ -236,7 +236,7 @@ def test_several_workers_on_many_streams_drain_everything_in_order(queue, monkey
     def watch(connection, name, params):
         rows = run(connection, name, params)
         if name == "claim":
-            contended.extend(row[1] for row in rows if row[0] == "stream" and not row[4])
+            contended.extend(row[3] for row in rows if row[0] == "stream" and not row[2])
         return rows
 
     def worker(name: str) -> None:

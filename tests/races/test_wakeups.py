@@ -133,7 +133,7 @@ def test_who_would_park_while_the_stream_is_being_unblocked_leaves_the_message_d
         assert opener.holds_stream_locks() == 1
         opener.result()
 
-        seen = [(row[1], row[4]) for name, rows in parker.rows if name == "claim" for row in rows]
+        seen = [(row[3], row[2]) for name, rows in parker.rows if name == "claim" for row in rows]
         assert seen == [(follower.id, False)]  # met the stream, and did not get its lock
         assert batch.ids == []
         assert Message.objects.get(pk=follower.id).available_at <= clock.now
