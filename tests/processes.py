@@ -194,7 +194,8 @@ class Workers:
     def journal(self, what: str | None = None, **fields: Any) -> list[Line]:
         path = self.directory / "journal"
         text = path.read_text() if path.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines()]
+        # Behind the last line break is a line that is just being written.
+        lines = [json.loads(line) for line in text.split("\n")[:-1]]
         return [
             line
             for line in lines
