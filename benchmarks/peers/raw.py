@@ -82,9 +82,12 @@ class Raw(System):
         done: list[int] = []
         token = secrets.token_hex(8)
         while True:
-            failed = [id for id in done if failing and id % 100 < work.FAILING]
-            rows = self._exchange([id for id in done if id not in set(failed)], failed, token)
-            work.add(len(done))
+            handled, failed = len(done), []
+            if failing:
+                failed = [id for id in done if id % 100 < work.FAILING]
+                done = [id for id in done if id % 100 >= work.FAILING]
+            rows = self._exchange(done, failed, token)
+            work.add(handled)
             done = [row[0] for row in rows]
             if not done and os.environ.get("BENCH_DRAIN"):
                 return
