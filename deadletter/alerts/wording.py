@@ -14,6 +14,7 @@ from typing import Any
 
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
+from django.utils.formats import number_format
 from django.utils.translation import gettext, ngettext
 
 from ..failures import printable
@@ -55,7 +56,7 @@ def title(alert: dict[str, Any]) -> str:
         "queue": line(alert["queue"] or "*"),
         "cause": line(alert["exception"] or "?"),
         "count": counted(alert),
-        "above": f"{alert['above'] or 0:,}",
+        "above": _grouped(alert["above"] or 0),
         "within": span(alert["within"] or 0),
         "age": span(alert["detail"].get("seconds") or 0),
     }
@@ -63,15 +64,19 @@ def title(alert: dict[str, Any]) -> str:
 
 
 def counted(alert: dict[str, Any]) -> str:
-    return f"{alert['count']:,}{'+' if alert['more'] else ''}"
+    return f"{_grouped(alert['count'])}{'+' if alert['more'] else ''}"
 
 
 def span(seconds: float) -> str:
     """Say how long in a person's unit: 45 s, 12 min, 3 h, 5 d."""
-    for size, unit, word in ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "min")):
+    for size, unit, text in (
+        (172_800, 86_400, gettext("%(n)s d")),
+        (7_200, 3_600, gettext("%(n)s h")),
+        (120, 60, gettext("%(n)s min")),
+    ):
         if seconds >= size:
-            return f"{seconds // unit:.0f} {word}"
-    return f"{seconds:.0f} s"
+            return text % {"n": f"{seconds // unit:.0f}"}
+    return gettext("%(n)s s") % {"n": f"{seconds:.0f}"}
 
 
 def moment(text: str | None) -> str:
@@ -127,3 +132,8 @@ _TITLES: dict[str, Any] = {
         "queue %(queue)s has had work for %(age)s and no worker serves it"
     ),
 }
+
+
+def _grouped(n: int) -> str:
+    """Write 1234 as the language does: a comma that groups in one is a decimal point in another."""
+    return number_format(n, use_l10n=True, force_grouping=True)
