@@ -137,7 +137,8 @@ def steady(system: System, store: stores.Postgres, count: int, backlog: int) -> 
         tenths = {f"tenth_{n}": rate for n, rate in enumerate(rates, 1)}
         return {
             "rate": (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0]),
-            "ratio": rates[-1] / rates[0],
+            # A batch may be larger than the first tenth, when there are few messages in all.
+            "ratio": rates[-1] / rates[0] if rates[0] else 0.0,
             "table_mb": size / 1e6,
             "memory": watch.peak,
             "growth": watch.growth(),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
+import psycopg
+
 from . import growth, measure, stores
 from .measure import Drain, Figures
 from .peers import load
@@ -76,7 +78,8 @@ class Plan:
     def _measure(self, step: Step, place: str) -> None:
         try:
             figures = step.run()
-        except RuntimeError as error:
+        except (RuntimeError, OSError, ArithmeticError, ValueError, psycopg.Error) as error:
+            # One failure is not worth the hour that was measured before it.
             self.results.skipped[f"{step.system.name} {step.measurement}"] = str(error)[-500:]
             self.results.write()
             print(
