@@ -18,6 +18,9 @@ DIGITS_LIMIT = 4300
 _INT_LIMIT = 10**DIGITS_LIMIT
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
 def accept(value: Any, *, field: str = "payload", limit: int = SIZE_LIMIT) -> str:
     """
     Return the value as compact JSON text.
@@ -28,7 +31,7 @@ def accept(value: Any, *, field: str = "payload", limit: int = SIZE_LIMIT) -> st
     """
     _walk(value, field, limit)
     # The walk has seen every leaf, so the encoder can meet neither NaN nor a cycle.
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = _encode(value)
     size = len(text.encode())
     if size > limit:
         raise PayloadRejected(field, _too_large(size, limit))

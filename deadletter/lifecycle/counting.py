@@ -51,11 +51,13 @@ class Counts:
     def __init__(self) -> None:
         self._rows: dict[Subject, dict[str, float]] = {}
 
-    def add(self, subject: Subject, what: str, *, seconds: float | None = None) -> None:
+    def add(
+        self, subject: Subject, what: str, *, times: int = 1, seconds: float | None = None
+    ) -> None:
         row = self._rows.get(subject)
         if row is None:
             row = self._rows[subject] = {}
-        row[what] = row.get(what, 0) + 1
+        row[what] = row.get(what, 0) + times
         if seconds:
             row["seconds"] = row.get("seconds", 0.0) + seconds
             if seconds > row.get("longest", 0.0):

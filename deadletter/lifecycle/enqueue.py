@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .. import clock, signals, sql, tracing
+from .. import clock, sql, tracing
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
 from ..failures import shown
 from ..models import Kind, Message, Queue
 from ..payload import accept
-from .announce import announce
-from .counting import Counts, Subject, writer
+from .counting import writer
 from .notify import notify_after_commit
+from .storing import Storing, announce_sent, store_one
 
-#: Messages stored by one statement of send_many; bounds memory, not the list.
-CHUNK = 5_000
-#: And characters of their payloads.
-CHUNK_SIZE = 4_000_000
 _NOTHING = timedelta(0)
+_MESSAGE = Kind.MESSAGE.value
 
 
 @dataclass(frozen=True)
@@ -72,13 +67,13 @@ def send(
     values = _checked(item) | {"queue": _name("queue", queue)}
     alias = using or router.db_for_write(Message)
     connection = connections[alias]
-    params = values | _UNUSED | {"now": clock.transaction_time(connection), "writer": writer()}
+    params = values | {"now": clock.transaction_time(connection), "writer": writer()}
     while True:
-        rows = _store(connection, params)
+        rows = store_one(connection, params)
         if rows:
             if not item.delay and item.at is None:
                 notify_after_commit(alias)
-            _announce(alias, queue, [(rows[0][0], name)])
+            announce_sent(alias, queue, [(rows[0][0], name)])
             return _row(item, rows[0], alias)
         target = _queue(queue, alias)
         taken = key and Message.objects.using(alias).filter(queue=target, key=key).first()
@@ -99,128 +94,16 @@ def send_many(
     trace = tracing.context()
     rows = [_checked(message, trace) for message in messages]
     alias = using or router.db_for_write(Message)
-    target = _queue(queue, alias)
-    connection = connections[alias]
-    ids: list[int] = []
     with transaction.atomic(using=alias):
-        now = clock.transaction_time(connection)
-        for chunk in _chunks(rows):
-            if connection.vendor == "sqlite":
-                ids += _store_one_by_one(chunk, target, now, alias)
-            else:
-                ids += _store_together(chunk, target, now, alias)
+        storing = Storing(alias, lambda: _queue(queue, alias))
+        ids = storing.store(rows)
         if rows:
             notify_after_commit(alias)
     return ids
 
 
-def _store(connection: BaseDatabaseWrapper, params: dict[str, Any]) -> list[sql.Row]:
-    """Store one message, if its queue exists and its key is free, and count it with it."""
-    if connection.vendor != "sqlite" or params["writer"] is None:
-        return sql.run(connection, "enqueue", params)
-    with transaction.atomic(using=connection.alias, savepoint=False):
-        rows = sql.run(connection, "enqueue", params)
-        if rows:
-            counts = Counts()
-            counts.add(Subject(params["queue"], params["name"], params["kind"]), "sent")
-            counts.write(connection, params["now"])
-    return rows
-
-
-def _announce(alias: str, queue: str, sent: Iterable[tuple[int, str]]) -> None:
-    announce(
-        alias,
-        "message_sent",
-        signals.message_sent,
-        sender=Message,
-        each=lambda: [
-            {"message_id": id, "queue": queue, "name": name, "kind": Kind.MESSAGE.value}
-            for id, name in sent
-        ],
-    )
-
-
 asend = sync_to_async(send)
 asend_many = sync_to_async(send_many)
-
-
-def _chunks(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Split by number and by size: PostgreSQL takes 256 MiB of JSON at most, and slowly."""
-    chunk: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += len(row["payload"]) + len(row["headers"] or "")
-        if len(chunk) >= CHUNK or size >= CHUNK_SIZE:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _store_together(
-    rows: list[dict[str, Any]], queue: Queue, now: datetime | None, alias: str
-) -> list[int]:
-    stored = sql.run(
-        connections[alias],
-        "enqueue_many",
-        {
-            "now": now,
-            "writer": writer(),
-            "queue_id": queue.pk,
-            "rows": json.dumps([_as_json(row) for row in rows], ensure_ascii=False),
-        },
-    )
-    ids = []
-    for (id, is_new, _key), row in zip(stored, rows, strict=True):
-        ids.append(id if is_new else _holder(row, queue, now, alias))
-    new = ((id, row["name"]) for (id, is_new, _), row in zip(stored, rows, strict=True) if is_new)
-    _announce(alias, queue.name, new)
-    return ids
-
-
-def _store_one_by_one(
-    rows: list[dict[str, Any]], queue: Queue, now: datetime | None, alias: str
-) -> list[int]:
-    # SQLite prepares the statement once and has no round trip: nothing is gained by a bulk form.
-    connection = connections[alias]
-    counts = Counts()
-    ids: list[int] = []
-    new: list[tuple[int, str]] = []
-    for row in rows:
-        params = row | _UNUSED | {"now": now, "queue": queue.name, "writer": None}
-        stored = sql.run(connection, "enqueue", params)
-        if stored:
-            counts.add(Subject(queue.name, row["name"], row["kind"]), "sent")
-            new.append((stored[0][0], row["name"]))
-        ids.append(stored[0][0] if stored else _holder(row, queue, now, alias))
-    counts.write(connection, now)
-    _announce(alias, queue.name, new)
-    return ids
-
-
-def _holder(row: dict[str, Any], queue: Queue, now: datetime | None, alias: str) -> int:
-    """Return the message that holds the key, or store this one when the holder just finished."""
-    while True:
-        holder = Message.objects.using(alias).filter(queue=queue, key=row["key"])
-        for id in holder.values_list("id", flat=True):
-            return id
-        params = row | _UNUSED | {"now": now, "queue": queue.name, "writer": writer()}
-        for stored in _store(connections[alias], params):
-            _announce(alias, queue.name, [(stored[0], row["name"])])
-            return int(stored[0])
-
-
-def _as_json(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {
-        "at": row["at"] and row["at"].isoformat(),
-        "delay": sql.microseconds(row["delay"]),
-        "expires_in": None if row["expires_in"] is None else sql.microseconds(row["expires_in"]),
-    }
-
-
-#: Columns that only instances fill.
-_UNUSED: dict[str, Any] = {"instance": None, "execution_id": None, "activity_id": None}
 
 
 def _checked(item: Outgoing, trace: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -231,7 +114,7 @@ def _checked(item: Outgoing, trace: Mapping[str, str] | None = None) -> dict[str
     headers = item.headers if trace is None else tracing.joined(item.headers, trace)
     return {
         "name": _name("name", item.name),
-        "kind": Kind.MESSAGE.value,
+        "kind": _MESSAGE,
         "payload": accept(item.payload, limit=limit),
         "headers": _headers(headers, limit),
         "stream": _label("stream", item.stream),

@@ -30,8 +30,13 @@ WITH stored AS (
 )
 SELECT id, queue_id, available_at, expires_at, created_at FROM stored;
 
+-- draw_ids --
+-- Reserve ids for messages that are about to be copied in, in order.
+SELECT nextval((SELECT pg_get_serial_sequence('deadletter_message', 'id')::regclass))
+  FROM generate_series(1, %(count)s);
+
 -- enqueue_many --
--- Store many messages in one queue, in order; says for each whether it was stored (a key may be taken).
+-- Store messages of which some have keys in one queue, in order; says for each whether it was stored (a key may be taken).
 WITH given AS MATERIALIZED (
     -- Ids are drawn in the order given: the order of a stream is the order of its ids.
     SELECT nextval(pg_get_serial_sequence('deadletter_message', 'id')) AS id, r.*
@@ -55,17 +60,9 @@ WITH given AS MATERIALIZED (
      WHERE q.id = %(queue_id)s
      ORDER BY g.id
         ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
-    RETURNING id, name, kind
-), counted AS (
-    INSERT INTO deadletter_count AS c (span, at, queue, name, kind, writer, sent)
-    SELECT 60, date_trunc('minute', %(now)s), q.name, s.name, s.kind, %(writer)s, COUNT(*)
-      FROM stored s, deadletter_queue q
-     WHERE q.id = %(queue_id)s AND %(writer)s::text IS NOT NULL
-     GROUP BY q.name, s.name, s.kind
-        ON CONFLICT (span, at, queue, name, kind, reason, writer)
-        DO UPDATE SET sent = c.sent + excluded.sent
+    RETURNING id
 )
-SELECT g.id, s.id IS NOT NULL, g.key
+SELECT g.id, s.id IS NOT NULL
   FROM given g LEFT JOIN stored s ON s.id = g.id
  ORDER BY g.place;
 

@@ -7,8 +7,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from deadletter import MessageRejected, Outgoing, UnknownQueue, send, send_many
-from deadletter.lifecycle import claim
-from deadletter.lifecycle import enqueue as enqueue_module
+from deadletter.lifecycle import claim, storing
 from deadletter.models import Message
 
 
@@ -131,10 +130,29 @@ def test_no_statement_grows_with_the_size_of_the_messages(clock, counts):
 
 
 def test_more_than_a_chunk_is_still_one_call(clock, counts, monkeypatch):
-    monkeypatch.setattr(enqueue_module, "CHUNK", 7)
+    monkeypatch.setattr(storing, "CHUNK", 7)
 
     ids = send_many([Outgoing("mail", n) for n in range(20)])
 
     assert ids == sorted(set(ids))
     assert len(ids) == 20
     assert counts() == {"pending": 20}
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_what_has_a_meaning_on_the_way_in_is_stored_as_it_is(clock, key):
+    """Many go in as lines of text, those with keys as JSON: neither may read its own marks."""
+    awkward = {
+        "a": "\\N",
+        "b": "tab\there",
+        "c": "line\nend\r\n",
+        "d": "\\.",
+        "e": "'\"\\\\",
+        "f": "ü€🦀",
+    }
+
+    ids = send_many([Outgoing("m", awkward, stream="\\N", headers=awkward, key=key), Outgoing("m")])
+
+    first, second = (Message.objects.get(pk=id) for id in ids)
+    assert (first.payload, first.headers, first.stream) == (awkward, awkward, "\\N")
+    assert (second.payload, second.headers, second.stream) == (None, None, None)

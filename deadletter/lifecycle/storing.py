@@ -1,0 +1,194 @@
+"""How do rows get into the queue? One by one, many by COPY, and those with keys by INSERT."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from .. import clock, signals, sql
+from ..models import Kind, Message, Queue
+from .announce import announce
+from .counting import Counts, Subject, writer
+
+#: A message that passed the door, as columns.
+Columns = dict[str, Any]
+#: Messages stored by one statement; bounds memory, not the list.
+CHUNK = 5_000
+#: And characters of their payloads.
+CHUNK_SIZE = 4_000_000
+
+#: Columns that only instances fill.
+_UNUSED: Columns = {"instance": None, "execution_id": None, "activity_id": None}
+_COPY = """
+COPY deadletter_message (id, queue_id, name, kind, payload, headers, stream, priority, available_at,
+                         expires_at, created_at) FROM STDIN
+"""
+_NULL = "\\N"
+
+
+def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
+    """Store one message, if its queue exists and its key is free, and count it with it."""
+    params = row | _UNUSED
+    if connection.vendor != "sqlite" or params["writer"] is None:
+        return sql.run(connection, "enqueue", params)
+    with transaction.atomic(using=connection.alias, savepoint=False):
+        rows = sql.run(connection, "enqueue", params)
+        if rows:
+            counts = Counts()
+            counts.add(Subject(params["queue"], params["name"], params["kind"]), "sent")
+            counts.write(connection, params["now"])
+    return rows
+
+
+def announce_sent(alias: str, queue: str, sent: Iterable[tuple[int, str]]) -> None:
+    announce(
+        alias,
+        "message_sent",
+        signals.message_sent,
+        sender=Message,
+        each=lambda: [
+            {"message_id": id, "queue": queue, "name": name, "kind": Kind.MESSAGE.value}
+            for id, name in sent
+        ],
+    )
+
+
+class Storing:
+    """Stores many messages in one queue, inside a transaction."""
+
+    def __init__(self, alias: str, find_queue: Callable[[], Queue]) -> None:
+        self.alias = alias
+        self.connection = connections[alias]
+        if self.connection.vendor == "postgresql":
+            # As an INSERT would, but before the queue is looked up: from here on nobody deletes it.
+            with self.connection.cursor() as cursor:
+                cursor.execute("LOCK TABLE deadletter_message IN ROW EXCLUSIVE MODE")
+        self.queue = find_queue()
+        self.now = clock.transaction_time(self.connection)
+        self.counts = Counts()
+
+    def store(self, rows: Sequence[Columns]) -> list[int]:
+        """Return the ids in the order of the rows; a key that is taken yields its holder's."""
+        ids: list[int] = []
+        for chunk in _chunks(rows):
+            if self.connection.vendor == "sqlite":
+                ids += self._one_by_one(chunk)
+            elif any(row["key"] is not None for row in chunk):
+                ids += self._by_insert(chunk)
+            else:
+                ids += self._by_copy(chunk)
+        self.counts.write(self.connection, self.now)
+        return ids
+
+    def _by_copy(self, rows: Sequence[Columns]) -> list[int]:
+        """The fastest way in: ids are drawn first, in order, and nothing can be in the way."""
+        ids = [row[0] for row in sql.run(self.connection, "draw_ids", {"count": len(rows)})]
+        lines = _Lines(self.queue, self.now or clock.transaction_start(self.connection))
+        text = "".join([lines.line(id, row) for id, row in zip(ids, rows, strict=True)])
+        with (
+            self.connection.wrap_database_errors,
+            self.connection.cursor() as cursor,
+            cursor.copy(_COPY) as copy,
+        ):
+            copy.write(text)
+        self._sent(zip(ids, rows, strict=True))
+        return ids
+
+    def _by_insert(self, rows: Sequence[Columns]) -> list[int]:
+        """Some have keys, which may be taken."""
+        given = json.dumps([_as_json(row) for row in rows], ensure_ascii=False)
+        params = {"now": self.now, "queue_id": self.queue.pk, "rows": given}
+        stored = sql.run(self.connection, "enqueue_many", params)
+        found = list(zip(stored, rows, strict=True))
+        self._sent((id, row) for (id, is_new), row in found if is_new)
+        return [id if is_new else self._holder(row) for (id, is_new), row in found]
+
+    def _one_by_one(self, rows: Sequence[Columns]) -> list[int]:
+        # SQLite prepares the statement once and has no round trips: a bulk form would gain nothing.
+        ids: list[int] = []
+        new: list[tuple[int, Columns]] = []
+        for row in rows:
+            params = row | _UNUSED | {"now": self.now, "queue": self.queue.name}
+            stored = sql.run(self.connection, "enqueue", params)
+            if stored:
+                new.append((stored[0][0], row))
+            ids.append(stored[0][0] if stored else self._holder(row))
+        self._sent(new)
+        return ids
+
+    def _holder(self, row: Columns) -> int:
+        """Return the message that holds the key, or store this one when the holder finished."""
+        while True:
+            holder = Message.objects.using(self.alias).filter(queue=self.queue, key=row["key"])
+            for id in holder.values_list("id", flat=True):
+                return id
+            params = row | {"now": self.now, "queue": self.queue.name, "writer": writer()}
+            for stored in store_one(self.connection, params):
+                announce_sent(self.alias, self.queue.name, [(stored[0], row["name"])])
+                return int(stored[0])
+
+    def _sent(self, rows: Iterable[tuple[int, Columns]]) -> None:
+        new = [(id, row["name"]) for id, row in rows]
+        for name, times in Counter(name for _, name in new).items():
+            self.counts.add(Subject(self.queue.name, name, Kind.MESSAGE.value), "sent", times=times)
+        announce_sent(self.alias, self.queue.name, new)
+
+
+class _Lines:
+    """Rows as COPY reads them. What most messages have in common is written once."""
+
+    def __init__(self, queue: Queue, now: datetime) -> None:
+        self._queue = str(queue.pk)
+        self._timeout = queue.expire_timeout
+        self._now = now
+        self._at_once = now.isoformat()
+        never = self._timeout is None
+        self._usual_end = _NULL if never else (now + queue.expire_timeout).isoformat()
+
+    def line(self, id: int, row: Columns) -> str:
+        at, delay, expires_in = row["at"], row["delay"], row["expires_in"]
+        if at is not None:
+            begin = at.isoformat()
+        else:
+            begin = (self._now + delay).isoformat() if delay else self._at_once
+        end = self._usual_end if expires_in is None else (self._now + expires_in).isoformat()
+        return (
+            f"{id}\t{self._queue}\t{row['name']}\t{row['kind']}\t{_escaped(row['payload'])}\t"
+            f"{_escaped(row['headers'])}\t{_escaped(row['stream'])}\t{row['priority']}\t{begin}\t"
+            f"{end}\t{self._at_once}\n"
+        )
+
+
+def _escaped(text: str | None) -> str:
+    """Double backslashes. Tabs and line ends cannot occur: JSON escapes them, labels have none."""
+    if text is None:
+        return _NULL
+    return text.replace("\\", "\\\\") if "\\" in text else text
+
+
+def _chunks(rows: Sequence[Columns]) -> Iterator[list[Columns]]:
+    """Split by number and by size, so that neither side holds too much at once."""
+    chunk: list[Columns] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row["payload"]) + len(row["headers"] or "")
+        if len(chunk) >= CHUNK or size >= CHUNK_SIZE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _as_json(row: Columns) -> Columns:
+    return row | {
+        "at": row["at"] and row["at"].isoformat(),
+        "delay": sql.microseconds(row["delay"]),
+        "expires_in": None if row["expires_in"] is None else sql.microseconds(row["expires_in"]),
+    }
