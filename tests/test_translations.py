@@ -12,11 +12,18 @@ import pytest
 from django.conf import settings
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 from django.utils.translation.template import templatize
+
+from deadletter.models import State
 
 APP = Path(settings.BASE_DIR) / "deadletter"
 FILES = APP / "locale" / "de" / "LC_MESSAGES"
 CALLS = {"_", "gettext", "gettext_lazy", "ngettext", "ngettext_lazy"}
+#: Calls that have the context before the text.
+IN_CONTEXT = {"pgettext", "pgettext_lazy"}
+#: A text, and its context or None.
+String = tuple[str, str | None]
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +39,9 @@ def test_every_string_is_translated_and_none_is_a_guess(po: polib.POFile) -> Non
 
 def test_every_string_of_the_source_is_in_the_translation(po: polib.POFile) -> None:
     """Needs no gettext: `django-admin makemessages -l de --no-location` adds what is missing."""
-    known = {entry.msgid for entry in po}
+    known = {(entry.msgid, entry.msgctxt) for entry in po}
 
-    assert sorted((set(strings_of_python()) | set(strings_of_templates())) - known) == []
+    assert (set(strings_of_python()) | set(strings_of_templates())) - known == set()
 
 
 def test_every_translation_has_the_placeholders_of_its_original(po: polib.POFile) -> None:
@@ -47,8 +54,8 @@ def test_every_translation_has_the_placeholders_of_its_original(po: polib.POFile
 def test_the_compiled_file_holds_the_same(po: polib.POFile) -> None:
     compiled = polib.mofile(str(FILES / "django.mo"))
 
-    def content(file: polib.POFile | polib.MOFile) -> dict[str, object]:
-        return {entry.msgid: entry.msgstr or entry.msgstr_plural for entry in file}
+    def content(file: polib.POFile | polib.MOFile) -> dict[String, object]:
+        return {(entry.msgid, entry.msgctxt): entry.msgstr or entry.msgstr_plural for entry in file}
 
     assert content(compiled) == content(po)
 
@@ -62,19 +69,27 @@ def test_the_pages_are_german_for_whoever_asks_for_it(admin_client: Client, db) 
     assert "No stream" not in html
 
 
-def strings_of_python() -> Iterator[str]:
+def test_a_word_that_django_has_too_is_translated_as_ours() -> None:
+    with translation.override("de"):
+        assert State.ACTIVE.label == "in Arbeit"
+
+
+def strings_of_python() -> Iterator[String]:
     for path in APP.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
-            if node.func.id in CALLS and node.args and isinstance(node.args[0], ast.Constant):
-                yield node.args[0].value
+            given = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            if node.func.id in CALLS and given:
+                yield str(given[0]), None
+            elif node.func.id in IN_CONTEXT and len(given) > 1:
+                yield str(given[1]), str(given[0])
 
 
-def strings_of_templates() -> Iterator[str]:
-    for path in APP.rglob("*.html"):
+def strings_of_templates() -> Iterator[String]:
+    for path in (*APP.rglob("templates/**/*.html"), *APP.rglob("templates/**/*.txt")):
         for found in re.finditer(r"gettext\(u('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", code(path)):
-            yield ast.literal_eval(found[1])
+            yield ast.literal_eval(found[1]), None
 
 
 def code(template: Path) -> str:

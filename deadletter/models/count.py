@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 #: Stands in `reason` for what has none: everything but failures.
 NO_REASON = -1
@@ -52,7 +53,7 @@ class Count(models.Model):
 
     class Meta:
         db_table = "deadletter_count"
-        verbose_name = _("count")
+        verbose_name = pgettext_lazy("row", "count")
         verbose_name_plural = _("counts")
         indexes = (
             models.Index(

@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from .. import clock
 from ..status import FailureReason, Status
@@ -28,7 +29,8 @@ class State(models.TextChoices):
     PENDING = "pending", _("pending")
     SCHEDULED = "scheduled", _("scheduled")
     FAILED = "failed", _("failed")
-    ACTIVE = "active", _("active")
+    # Users are "active" as well, and another language may need another word.
+    ACTIVE = "active", pgettext_lazy("message", "active")
     BLOCKED = "blocked", _("blocked")
     DEAD = "dead", _("dead")
 
