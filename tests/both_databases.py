@@ -1,6 +1,8 @@
 """
-Run the suite on SQLite, then on PostgreSQL: `python -m tests.both_databases [arguments of pytest]`.
+Run the suite on SQLite and on PostgreSQL: `python -m tests.both_databases [arguments of pytest]`.
 
+Side by side where there is more than one processor: SQLite as it goes, then what PostgreSQL said.
+One after the other with an argument that wants the terminal (-s, --pdb, --trace).
 DATABASE_URL names the PostgreSQL server to use; without it a private one lives as long as the run.
 PRIVATE_POSTGRES_VERSION (16 or 18) chooses the version of the private one.
 """
@@ -8,11 +10,14 @@ PRIVATE_POSTGRES_VERSION (16 or 18) chooses the version of the private one.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 from tests.private_postgres import private_postgres
 
@@ -30,27 +35,54 @@ class Run:
         self.arguments = arguments
         self.results: dict[str, int] = {}
         self.signal: int | None = None
-        self.pytest: subprocess.Popen | None = None
+        self.running: list[subprocess.Popen] = []
 
-    def half(self, name: str, database_url: str | None) -> None:
+    @property
+    def is_side_by_side(self) -> bool:
+        wants_terminal = {"-s", "--pdb", "--trace"} & set(self.arguments)
+        return not wants_terminal and (os.cpu_count() or 1) > 1
+
+    def halves(self, url: str) -> None:
+        if not self.is_side_by_side:
+            self.end("SQLite", self.start(None))
+            self.end("PostgreSQL", self.start(url))
+            return
+        with tempfile.TemporaryFile() as said:
+            second = self.start(url, said)
+            self.end("SQLite", self.start(None))
+            self.end("PostgreSQL", second, said)
+
+    def start(self, url: str | None, said: IO[bytes] | None = None) -> subprocess.Popen:
         self.stop_if_interrupted()
-        print(f"\n=== {name} ===", flush=True)
         environment = {k: v for k, v in os.environ.items() if k != "DATABASE_URL"}
-        if database_url:
-            environment["DATABASE_URL"] = database_url
+        if url:
+            environment["DATABASE_URL"] = url
         command = [sys.executable, "-m", "pytest", *self.arguments]
-        self.pytest = subprocess.Popen(command, env=environment)
-        self.results[name] = self.pytest.wait()
+        half = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        self.running.append(half)
+        return half
+
+    def end(self, name: str, half: subprocess.Popen, said: IO[bytes] | None = None) -> None:
+        print(f"\n=== {name} ===", flush=True)
+        self.results[name] = half.wait()
+        if said is not None:
+            said.seek(0)
+            shutil.copyfileobj(said, sys.stdout.buffer)
+            sys.stdout.flush()
+        self.running.remove(half)
         self.stop_if_interrupted()
 
     def interrupt(self, number: int, frame: object) -> None:
         self.signal = number
         # The terminal sends Ctrl-C to pytest as well; any other signal reached only this process.
-        if number != signal.SIGINT and self.pytest and self.pytest.poll() is None:
-            self.pytest.send_signal(signal.SIGINT)
+        for half in self.running:
+            if number != signal.SIGINT and half.poll() is None:
+                half.send_signal(signal.SIGINT)
 
     def stop_if_interrupted(self) -> None:
         if self.signal is not None:
+            for half in self.running:
+                half.wait()
             raise Interrupted
 
 
@@ -69,9 +101,8 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, run.interrupt)
     try:
-        run.half("SQLite", None)
         with postgresql() as url:
-            run.half("PostgreSQL", url)
+            run.halves(url)
     except Interrupted:
         pass
     except RuntimeError as error:
