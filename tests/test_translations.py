@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils import translation
 from django.utils.translation.template import templatize
 
+from deadletter.alerts import wording
 from deadletter.models import State
 
 APP = Path(settings.BASE_DIR) / "deadletter"
@@ -61,9 +62,11 @@ def test_the_compiled_file_holds_the_same(po: polib.POFile) -> None:
 
 
 def test_the_pages_are_german_for_whoever_asks_for_it(admin_client: Client, db) -> None:
-    html = admin_client.get(
-        reverse("admin:deadletter_streams"), headers={"accept-language": "de"}
-    ).content.decode()
+    # The language of a request stays with its thread: the next test must not inherit it.
+    with translation.override(None):
+        html = admin_client.get(
+            reverse("admin:deadletter_streams"), headers={"accept-language": "de"}
+        ).content.decode()
 
     assert "Kein Strom steht still." in html
     assert "No stream" not in html
@@ -72,6 +75,17 @@ def test_the_pages_are_german_for_whoever_asks_for_it(admin_client: Client, db) 
 def test_a_word_that_django_has_too_is_translated_as_ours() -> None:
     with translation.override("de"):
         assert State.ACTIVE.label == "in Arbeit"
+
+
+def test_an_alert_has_the_numbers_and_units_of_the_language() -> None:
+    """In German, 1,234 would be a little more than one."""
+    names = {"rule": "poison_rate", "queue": "mail", "name": None, "exception": None}
+    alert = {**names, "count": 1234, "more": False, "above": 1000, "within": 7200, "detail": {}}
+
+    with translation.override("de"):
+        title = wording.title(alert)
+
+    assert title == "Warteschlange mail: 1.234 Tode in 2 Std., mehr als 1.000"
 
 
 def strings_of_python() -> Iterator[String]:
