@@ -68,7 +68,10 @@ def take(
         for _ in range(ROUNDS):
             if not taking.room or not taking.look(level):
                 break
-    return Batch(taking.token, taking.messages, taking.dead)
+        else:
+            taking.cut_short = True
+    more = taking.cut_short and taking.parked > 0
+    return Batch(taking.token, taking.messages, taking.dead, more)
 
 
 def _levels(tx: Transaction, queues: Sequence[str] | None) -> Iterator[dict[str, Any]]:
@@ -120,6 +123,9 @@ class _Taking:
     passed: set[int] = field(default_factory=set)
     #: Messages whose last lease ran out unreported.
     lost: set[int] = field(default_factory=set)
+    #: Messages taken out of sight, and whether there may be more where they were.
+    parked: int = 0
+    cut_short: bool = False
 
     @property
     def room(self) -> int:
@@ -139,8 +145,11 @@ class _Taking:
         others = [row for row in rows if row[0] not in ("leased", "lease")]
         if others:
             self._judge(others)
-        more = bool(others) or self.room > 0
-        return len(turns) >= room and more and len(self.locked) < REACH
+        if len(turns) < room or not (others or self.room > 0):
+            return False
+        if len(self.locked) >= REACH:
+            self.cut_short = True
+        return not self.cut_short
 
     def _candidates(self, level: dict[str, Any], room: int) -> list[sql.Row]:
         params = {"lease": self.lease, **level}
@@ -180,7 +189,8 @@ class _Taking:
         self._lease(runs, candidates, blocked, dying)
         waiting = {stream: [id for id in ids if id not in dying] for stream, ids in blocked.items()}
         # What dies is not parked first: that would wipe off whose lease ran out.
-        streams.park(self.tx, waiting, exclude=self.failed | self.passed | dying)
+        parked = streams.park(self.tx, waiting, exclude=self.failed | self.passed | dying)
+        self.parked += len(parked)
         if deaths:
             self.dead += quarantine(self.tx, deaths, by=self.worker)
 

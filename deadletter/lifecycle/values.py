@@ -86,6 +86,8 @@ class Batch:
     messages: Sequence[Claimed] = ()
     #: Messages this claim met and quarantined instead of returning them.
     dead: Sequence[int] = ()
+    #: It parked so many that it ended before it had seen all that is due: look again at once.
+    more: bool = False
 
     @property
     def ids(self) -> list[int]:

@@ -186,8 +186,10 @@ class Pump:
             self._holdings.ledger.announce(None)
             # What failed in this transaction was not claimed by it, though it may be due already.
             found = len(batch.messages) + len(batch.dead)
-            self._rhythm.looked(monotonic(), found=found, room=room)
-            if self.options.drain and not (found or reports.failures or len(self._holdings)):
+            self._rhythm.looked(monotonic(), found=room if batch.more else found, room=room)
+            if self.options.drain and not (
+                found or batch.more or reports.failures or len(self._holdings)
+            ):
                 self._claiming = False
 
     def _request(self, room: int) -> ClaimRequest:

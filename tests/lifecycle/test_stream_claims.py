@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from deadletter import Outgoing, operations, send, send_many
-from deadletter.lifecycle import Failure, claim, complete, fail, release, sweep
+from deadletter.lifecycle import Failure, claim, complete, fail, release, streams, sweep
 from deadletter.models import Message, PoisonRecord
 
-from .streams import run_of_three
+from .streams import fail_head, run_of_three
 
 
 @pytest.mark.parametrize("stream_policy", ["strict", "release", "halt"])
@@ -238,3 +240,22 @@ def test_a_policy_edit_acts_on_a_stream_that_waits(clock, counts, policy):  # B2
     policy(stream_policy="release")
 
     assert claim().ids == [m2, m3]
+
+
+def test_a_claim_that_only_parked_says_that_there_may_be_more(clock, monkeypatch):
+    """A long blocked stream in front of the rest: nobody may take an empty batch for the end."""
+    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.claim"), "ROUNDS", 2)
+    monkeypatch.setattr(streams, "REACH", 3)
+    send("head", stream="s")
+    fail_head(delay=3600)
+    send_many([Outgoing("blocked", stream="s") for _ in range(30)])
+    free = send("free").id
+
+    batches = [claim(limit=1)]
+    while batches[-1].more:
+        batches.append(claim(limit=1))
+
+    assert len(batches) > 2
+    assert [batch.ids for batch in batches if batch.ids] == [[free]]
+    assert batches[-1].ids == [free]
+    assert not claim(limit=1).more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections import deque
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 from django.db import DataError, InternalError, OperationalError
 
-from deadletter import FailureReason, send
+from deadletter import FailureReason, Outgoing, send, send_many
 from deadletter.backoff import Backoff
+from deadletter.lifecycle import Failure, claim, fail, streams
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker import executors, leases, pump, rhythm
 from deadletter.worker.ledger import SLOTS
@@ -67,6 +69,22 @@ def test_every_message_is_counted_once(run, handles, atomic):
     assert process.pump.tally.completed == 20
     assert process.pump.tally.lost == 0
     assert_holds_nothing(process)
+
+
+def test_a_drain_does_not_end_at_a_claim_that_only_parked(run, handles, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.claim"), "ROUNDS", 2)
+    monkeypatch.setattr(streams, "REACH", 3)
+    handled = []
+    handles("job", lambda message: handled.append(message.id))
+    send("job", stream="s")
+    batch = claim()
+    fail(batch.token, [Failure(batch.ids[0], delay=3600)])
+    send_many([Outgoing("job", stream="s") for _ in range(60)])
+    free = send("job").pk
+
+    run(concurrency=1, batch=1)
+
+    assert handled == [free]
 
 
 def test_a_failure_and_the_messages_behind_it_are_reported_together(stepped, handles, monkeypatch):
