@@ -1,12 +1,12 @@
 """
 Which causes of death are new?
 
-A group is new when its first record is not older than the first decision ever made and no alert was
-ever opened for it, or when it has died again after its alert was closed. Nothing is taken from the
-order of ids or from a watermark of time, because records commit out of order: one with a lower id,
-or an earlier time, can appear after a later one was seen. Whenever it appears, its group is
-compared with what was told. Alerts are remembered for KEPT; groups that began before that are not
-new.
+A group is new when its first record is not older than the first decision ever made and no alert is
+remembered for it, or when it died later than the last death its closed alert knew of. Nothing is
+taken from the order of ids or from a watermark of time, because records commit out of order: one
+with a lower id, or an earlier time, can appear after a later one was seen. Whenever it appears, its
+group is compared with what was told. Alerts are remembered for KEPT; groups in which nobody died
+since then are not new.
 """
 
 from __future__ import annotations
@@ -64,8 +64,13 @@ def new_groups(look: Look, state: AlertState, open: dict[str, Alert]) -> Groups:
     found = [
         _grown(group) for group in groups if group.fingerprint in known and group.last > recent
     ]
-    young = max(state.started_at, look.now - KEPT)
-    begun = [g for g in groups if g.first >= young and g.fingerprint not in known]
+    begun = [
+        group
+        for group in groups
+        if group.fingerprint not in known
+        and group.first >= state.started_at
+        and group.last >= look.now - KEPT
+    ]
     found += _begun(look, _untold(look, begun))
     return Groups(found, after, upto)
 
@@ -115,14 +120,16 @@ def _grown(group: _Group) -> Observation:
 
 def _untold(look: Look, groups: list[_Group]) -> Iterator[tuple[_Group, Any, datetime | None]]:
     """
-    Return groups that died since their last alert was closed, if any, with their latest record.
+    Return groups that died since their last alert, if any: with their latest record, and the time
+    up to which their deaths are old news, if there is one.
 
-    Our own are left out, and those of queues that no rule asks for.
+    That is the last death the alert knew of and not when it was closed: a record may have a time
+    before that and commit after it. Our own are left out, and queues that no rule asks for.
     """
     keys = [f"{RULE}:{group.fingerprint}" for group in groups]
     rows = Alert.objects.using(look.using).filter(key__in=keys, closed_at__isnull=False)
     # The last one of each counts.
-    told: dict[str, Any] = dict(rows.order_by("closed_at").values_list("subject", "closed_at"))
+    told: dict[str, Any] = dict(rows.order_by("last_at").values_list("subject", "last_at"))
     ids = [
         group.record
         for group in groups
@@ -133,9 +140,11 @@ def _untold(look: Look, groups: list[_Group]) -> Iterator[tuple[_Group, Any, dat
     if not queues & {"", EACH}:
         records = records.filter(queue__in=queues)
     latest = {record.pk: record for record in samples(records)[:MOST]}
+    forgotten = look.now - KEPT
     for group in groups:
         if group.record in latest:
-            yield group, latest[group.record], told.get(group.fingerprint)
+            old = forgotten if group.first < forgotten else None
+            yield group, latest[group.record], told.get(group.fingerprint, old)
 
 
 def _begun(

@@ -112,6 +112,39 @@ def test_a_record_that_commits_late_is_still_found(clock, rules, decide, group):
     assert decide().raised == [key]
 
 
+def test_a_death_that_commits_just_after_the_end_was_decided_is_told(clock, rules, decide, group):
+    """Its time is that of the start of its transaction, before the alert was closed."""
+    rules(new_group=True, recover_after=60)
+    decide()
+    key = group()
+    decide()
+    assert decide(100).recovered == [key]
+
+    group()
+    latest = PoisonRecord.objects.filter(poisoned_at=clock.now)
+    latest.update(poisoned_at=clock.now - timedelta(seconds=1))
+
+    assert decide().raised == [key]
+
+
+def test_a_cause_that_was_over_for_long_is_told_though_its_old_records_are_there(
+    clock, rules, decide, group
+):
+    rules(new_group=True, recover_after=60)
+    decide()
+    key = group()
+    decide()
+    decide(100)
+    assert decide(timedelta(days=40).total_seconds()).raised == []
+    assert decide().raised == []
+
+    group()
+    began = clock.now
+
+    assert decide().raised == [key]
+    assert (notices()[-1]["alerts"][0]["count"], Alert.objects.get().since) == (1, began)
+
+
 def test_only_the_queue_asked_for_has_new_groups(clock, rules, decide, group, policy):
     policy("orders")
     rules(new_group={"queue": "orders"})
