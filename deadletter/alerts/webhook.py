@@ -12,11 +12,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import http.client
 import json
+import re
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -26,8 +29,11 @@ from ..alert_rules import Channel
 from . import wording
 from .failing import DeliveryFailed
 
-#: Bytes of an answer that are read; what it says matters only when it is no success.
-ANSWER = 500
+#: Bytes of an answer that are read, and characters that are told; what it says matters only when it
+#: is no success.
+ANSWER, TOLD = 10_000, 500
+#: Characters of a part of the address that are a word rather than a secret.
+_WORD = 5
 
 
 def deliver(channel: Channel, notice: dict[str, Any]) -> None:
@@ -52,7 +58,7 @@ def deliver(channel: Channel, notice: dict[str, Any]) -> None:
         with _opener().open(request, timeout=channel.timeout):
             return
     except urllib.error.HTTPError as error:
-        raise DeliveryFailed(channel.name, _refusal(error)) from None
+        raise DeliveryFailed(channel.name, _refusal(error, channel.url)) from None
     except urllib.error.URLError as error:
         raise DeliveryFailed(channel.name, f"cannot be reached: {error.reason}") from None
     except (OSError, ValueError) as error:
@@ -85,12 +91,23 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-def _refusal(error: urllib.error.HTTPError) -> str:
+def _refusal(error: urllib.error.HTTPError, url: str) -> str:
     with error:
         if 300 <= error.code < 400:
             return f"answered {error.code}, a redirect; put the final address into the settings"
         try:
             answer = error.read(ANSWER).decode("utf-8", "replace")
-        except OSError:
+        except (OSError, http.client.HTTPException):
             answer = ""
-    return f"answered {error.code}: {answer}".rstrip(": ")
+    # Many a server repeats in its page for errors what it was asked for.
+    for part in sorted(_parts(url), key=len, reverse=True):
+        answer = answer.replace(part, "…")
+    return f"answered {error.code}: {answer[:TOLD]}".rstrip(": ")
+
+
+def _parts(url: str) -> Iterator[str]:
+    """Return what stands behind the host, piece by piece, as it is and decoded."""
+    parts = urllib.parse.urlsplit(url)
+    for piece in re.split(r"[/?&=;#]", f"{parts.path}?{parts.query}#{parts.fragment}"):
+        if len(piece) > _WORD:
+            yield from (piece, urllib.parse.unquote(piece))

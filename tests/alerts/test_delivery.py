@@ -298,6 +298,19 @@ def test_secrets_and_addresses_are_in_no_row_and_no_log(clock, hook, receiver, d
         assert secret not in caplog.text
 
 
+def test_an_answer_that_repeats_the_address_does_not_give_it_away(clock, hook, receiver, caplog):
+    hook(url=f"{receiver.url}/T000/not%2Dfor-logs?key=nor-this")
+    receiver.status = 404
+    receiver.body = b"no /alerts/T000/not%2Dfor-logs?key=nor-this (not-for-logs) here: wrong team"
+    send_test()
+    drain()
+
+    message = Message.objects.get()
+    assert "answered 404: no /…/T000/…?key=… (…) here: wrong team" in message.error
+    for secret in ("for-logs", "nor-this"):
+        assert secret not in f"{message.error} {message.history} {caplog.text}"
+
+
 def test_a_channel_that_this_worker_does_not_know_waits_for_one_that_does(clock, hook, rules):
     hook()
     send_test()
