@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -22,6 +21,7 @@ from django.views.decorators.http import require_safe
 from . import operations
 from .durations import Duration
 from .metrics.access import has_token, may_scrape
+from .operations.deadline import without_transaction
 from .operations.health import MOST
 
 #: Seconds after which a database that does not answer is away.
@@ -53,10 +53,7 @@ def _health(
 
 def _view(function: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     """Let nothing stand before the view that needs the database or a login."""
-    view = login_not_required(never_cache(require_safe(function)))
-    for alias in connections:
-        view = transaction.non_atomic_requests(using=alias)(view)
-    return view
+    return without_transaction(login_not_required(never_cache(require_safe(function))))
 
 
 health = _view(_health)

@@ -11,10 +11,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ..models import Count
+from ..operations.deadline import without_transaction
 from .access import may_scrape
 from .reading import Rows
 
 
+@without_transaction
 @login_not_required
 @never_cache
 @require_GET

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.db import OperationalError
+from django.db import OperationalError, connection, connections
 from django.test import Client
 
 from deadletter import conf, send
 from deadletter.metrics import reading
+from deadletter.metrics.depths import Depths
 
 from .scraping import Answer
 
@@ -147,6 +148,22 @@ def test_without_a_database_it_says_so(client, token, monkeypatch):
     found = answer(client.get(PATH, **token)).samples
 
     assert found.all == {("deadletter_up", frozenset()): 0}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_site_with_a_transaction_a_request_is_answered_outside_of_it(client, token, monkeypatch):
+    """Inside, a reading could not be left when it hangs, and an error would break the answer."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    inside = []
+
+    def look(using: str) -> Depths:
+        inside.append(connections[using].in_atomic_block)
+        return Depths()
+
+    monkeypatch.setattr(reading, "read_depths", look)
+
+    assert answer(client.get(PATH, **token)).samples("deadletter_up") == 1
+    assert inside == [False]
 
 
 def test_without_prometheus_client_it_says_what_is_missing(client, token, monkeypatch):
