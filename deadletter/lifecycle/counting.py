@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -27,13 +26,14 @@ def _new_process() -> None:
 os.register_at_fork(after_in_child=_new_process)
 
 
-def writer() -> str | None:
+def writer(connection: BaseDatabaseWrapper) -> str | None:
     """
-    Name this thread of this process; None when nothing is counted.
+    Name this connection of this process; None when nothing is counted.
 
-    A thread has one transaction at a time, so a row that only it writes is never waited for.
+    It has one transaction at a time, so a row that only it writes is never waited for. A thread may
+    have several, by two aliases of one database, and would wait for itself.
     """
-    return f"{_process}-{threading.get_ident():x}" if get_settings().counts else None
+    return f"{_process}-{id(connection):x}" if get_settings().counts else None
 
 
 class Subject(NamedTuple):
@@ -80,7 +80,7 @@ class Counts:
 
     def write(self, connection: BaseDatabaseWrapper, now: datetime | None) -> None:
         """Add this to the rows of the minute, and forget it."""
-        by = writer()
+        by = writer(connection)
         if self._rows and by is not None:
             rows = json.dumps([_row(*item) for item in self._rows.items()])
             sql.run(connection, "count", {"now": now, "writer": by, "rows": rows})

@@ -67,7 +67,7 @@ def send(
     values = _checked(item) | {"queue": _name("queue", queue)}
     alias = using or router.db_for_write(Message)
     connection = connections[alias]
-    params = values | {"now": clock.transaction_time(connection), "writer": writer()}
+    params = values | {"now": clock.transaction_time(connection), "writer": writer(connection)}
     while True:
         rows = store_one(connection, params)
         if rows:

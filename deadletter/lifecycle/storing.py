@@ -128,7 +128,11 @@ class Storing:
             holder = Message.objects.using(self.alias).filter(queue=self.queue, key=row["key"])
             for id in holder.values_list("id", flat=True):
                 return id
-            params = row | {"now": self.now, "queue": self.queue.name, "writer": writer()}
+            params = row | {
+                "now": self.now,
+                "queue": self.queue.name,
+                "writer": writer(self.connection),
+            }
             for stored in store_one(self.connection, params):
                 announce_sent(self.alias, self.queue.name, [(stored[0], row["name"])])
                 return int(stored[0])

@@ -23,10 +23,10 @@ class Count(models.Model):
     """
     What one writer saw of one name in one span of time.
 
-    A writer is a thread of a process, so that no two transactions wait for the same row. `sweep`
-    folds the rows of all writers into one without a writer, minutes into hours, hours into days,
-    and old days into one row that stays. Totals are sums over rows, whatever their span, and never
-    shrink.
+    A writer is a connection of a process, so that no two transactions wait for the same row.
+    `sweep` folds the rows of all writers into one without a writer, minutes into hours, hours into
+    days, and old days into one row that stays. Totals are sums over rows, whatever their span, and
+    never shrink.
     """
 
     span = models.PositiveIntegerField(_("span"), choices=Span.choices)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from threading import Thread
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import override_settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -340,9 +340,25 @@ class Story:
 
 
 def test_each_thread_has_rows_of_its_own(clock):
-    names: list[str | None] = [writer()]
-    thread = Thread(target=lambda: names.append(writer()))
+    names: list[str | None] = [writer(connections["default"])]
+    thread = Thread(target=lambda: names.append(writer(connections["default"])))
     thread.start()
     thread.join()
 
     assert len(set(names)) == 2
+
+
+@pytest.mark.postgresql_only(reason="SQLite has one writer")
+@pytest.mark.django_db(transaction=True)
+def test_a_thread_with_two_connections_to_one_database_does_not_wait_for_itself():
+    """One alias through a pool and one around it, for example."""
+    connections["direct"] = connection.copy(alias="direct")
+    with closing(connections["direct"]) as direct, transaction.atomic():
+        send("mail")
+        with direct.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '2s'")
+        send("mail", using="direct")
+        send_many([Outgoing("mail")], using="direct")
+    del connections["direct"]
+
+    assert totals() == {"sent": 3}
