@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .alerts import AlertAdmin
 from .audits import AuditEntryAdmin
+from .counters import CountAdmin
 from .messages import MessageAdmin
 from .poison import PoisonRecordAdmin
 from .queues import QueueAdmin
@@ -13,6 +14,7 @@ __all__ = [
     "AlertAdmin",
     "AuditEntryAdmin",
     "BreakerAdmin",
+    "CountAdmin",
     "MessageAdmin",
     "PoisonRecordAdmin",
     "QueueAdmin",

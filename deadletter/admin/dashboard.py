@@ -21,7 +21,8 @@ from ..conf import get_settings
 from ..models import Message
 from ..operations.bounded import by_index
 from ..operations.series import HOUR, WINDOWS, Window
-from .dashboard_charts import Drawn, draw
+from .dashboard_charts import draw
+from .dashboard_drawing import Drawn
 from .dashboard_groups import Groups, read_groups
 from .dashboard_links import Links
 from .dashboard_queues import QueueLine, Queues, read_queues

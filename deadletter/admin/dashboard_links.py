@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.http import urlencode
 
-from ..models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess
+from ..models import Breaker, Count, Message, PoisonRecord, Queue, State, WorkerProcess
 from .links import link
 
 
@@ -42,6 +42,10 @@ class Links:
         return PoisonRecord in self.allowed
 
     @property
+    def counts(self) -> bool:
+        return Count in self.allowed
+
+    @property
     def queues(self) -> bool:
         return Queue in self.allowed
 
@@ -60,8 +64,11 @@ class Links:
         return self.to(Message, "message_changelist", queue=queue.pk, state=str(state))
 
     def records(self, **query: Any) -> str:
-        times = {key: at.isoformat() for key, at in query.items() if isinstance(at, datetime)}
-        return self.to(PoisonRecord, "poisonrecord_records", **{**query, **times})
+        return self.to(PoisonRecord, "poisonrecord_records", **query)
+
+    def counters(self, **query: Any) -> str:
+        """The rows behind a sum; `what` is the column that was added up."""
+        return self.to(Count, "count_changelist", **query)
 
     def to(self, model: type, page: str, *args: object, **query: Any) -> str:
         if model not in self.allowed:
@@ -69,4 +76,7 @@ class Links:
         if (page, *args) not in self._known:
             self._known[page, *args] = link(self.site, page, *args)
         found = self._known[page, *args]
-        return f"{found}?{urlencode(query)}" if found and query else found
+        if not (found and query):
+            return found
+        times = {key: at.isoformat() for key, at in query.items() if isinstance(at, datetime)}
+        return f"{found}?{urlencode({**query, **times})}"

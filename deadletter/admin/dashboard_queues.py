@@ -7,10 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Case, Exists, OuterRef, Subquery, When
+from django.template.defaultfilters import floatformat
+from django.utils.translation import gettext
 
 from ..models import Message, PoisonRecord, Queue, State
 from ..operations.bounded import CountUpTo
-from ..operations.series import Rates, read_rates
+from ..operations.series import Rates, rates_since, read_rates
 from ..status import Status
 from .counts import IN_A_LIST, PRIORITIES, Capped
 from .dashboard_links import Links
@@ -31,6 +33,16 @@ class Cell:
     state: str
 
 
+@dataclass(frozen=True)
+class Rate:
+    """So many a minute, and the counters that say so."""
+
+    label: str
+    text: str
+    url: str
+    what: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueueLine:
     name: str
@@ -42,16 +54,15 @@ class QueueLine:
     #: Since when its first message has been due.
     due_since: datetime | None
     due_url: str
-    rates: Rates | None
-    rows_url: str
-    failed_url: str
+    rates: list[Rate]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Queues:
     lines: list[QueueLine]
-    #: Labels of the states that may be seen.
+    #: Labels of the states and rates that may be seen.
     states: list[str]
+    rates: list[str]
     with_messages: bool
     more: int
     all_url: str
@@ -59,18 +70,24 @@ class Queues:
 
 def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
     """Count each queue up to IN_A_LIST a state, and find since when its oldest message is due."""
-    if not (links.queues or links.messages or links.poison):
+    if not (links.queues or links.messages or links.poison or links.counts):
         return None
     rows = list(_queues(links, now, using)[: SHOWN + 1])
     more = Queue.objects.using(using).count() - SHOWN if len(rows) > SHOWN else 0
-    rates = read_rates(now=now, using=using) if links.messages else {}
-    lines = [_line(links, queue, rates) for queue in rows[:SHOWN]]
+    rated = links.messages or links.counts
+    rates = read_rates(now=now, using=using) if rated else None
+    labels = {state: str(state.label) for state in State if _allowed(links, state)}
+    kinds = _rate_labels() if rated else {}
     return Queues(
-        lines,
-        [str(state.label) for state in State if _allowed(links, state)],
-        links.messages,
-        more,
-        links.to(Queue, "queue_changelist"),
+        lines=[
+            _line(links, queue, labels, _rates(links, queue, kinds, rates, now))
+            for queue in rows[:SHOWN]
+        ],
+        states=list(labels.values()),
+        rates=list(kinds.values()),
+        with_messages=links.messages,
+        more=more,
+        all_url=links.to(Queue, "queue_changelist"),
     )
 
 
@@ -116,7 +133,7 @@ def _states(messages: Any, now: datetime) -> dict[str, Any]:
     }
 
 
-def _line(links: Links, queue: Any, rates: dict[str, Rates]) -> QueueLine:
+def _line(links: Links, queue: Any, labels: dict[State, str], rates: list[Rate]) -> QueueLine:
     due = [at for n in PRIORITIES if (at := getattr(queue, f"due_{n}", None)) is not None]
     return QueueLine(
         name=queue.name,
@@ -124,16 +141,41 @@ def _line(links: Links, queue: Any, rates: dict[str, Rates]) -> QueueLine:
         paused=queue.paused,
         keeps=queue.keeps,
         cells=[
-            Cell(str(state.label), _count(queue, state), links.state(queue, state), state.value)
-            for state in State
-            if _allowed(links, state)
+            Cell(label, _count(queue, state), links.state(queue, state), state.value)
+            for state, label in labels.items()
         ],
         due_since=min(due, default=None),
         due_url=links.state(queue, State.PENDING),
-        rates=rates.get(queue.name, Rates()) if links.messages else None,
-        rows_url=links.to(Message, "message_changelist", queue=queue.pk),
-        failed_url=links.state(queue, State.FAILED),
+        rates=rates,
     )
+
+
+def _rate_labels() -> dict[str, str]:
+    return {
+        "sent": gettext("sent/min"),
+        "completed": gettext("completed/min"),
+        "failed": gettext("failed/min"),
+    }
+
+
+def _rates(
+    links: Links, queue: Any, labels: dict[str, str], rates: dict[str, Rates] | None, now: datetime
+) -> list[Rate]:
+    found = (rates or {}).get(queue.name, Rates())
+    since = rates_since(now)
+    return [
+        Rate(
+            label,
+            _per_minute(getattr(found, what)),
+            links.counters(what=what, queue=queue.name, since=since),
+            what,
+        )
+        for what, label in labels.items()
+    ]
+
+
+def _per_minute(n: float) -> str:
+    return str(floatformat(n, "1g")) if n else "0"
 
 
 def _count(queue: Any, state: State) -> Capped:

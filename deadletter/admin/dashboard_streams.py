@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..models import Message, PoisonRecord
+from ..models import Message, PoisonRecord, Queue, State
 from ..operations import HeldStream, list_streams
 from ..operations.streams import COUNTED
 from .counts import Capped
@@ -43,14 +43,21 @@ def read_streams(links: Links, using: str) -> Streams | None:
     found = list(rows.values_list("queue", "stream", "poisoned_at")[: HALTS + 1])
     names = {(queue, stream) for queue, stream, _ in found}
     return Streams(
-        lines=[_line(links, held) for held in list_streams(limit=SHOWN, using=using)],
+        lines=_lines(links, list_streams(limit=SHOWN, using=using), using),
         halted=Capped(len(names), len(found) > HALTS),
         since=min((at for *_, at in found), default=None),
         all_url=links.to(Message, "streams"),
     )
 
 
-def _line(links: Links, held: HeldStream) -> StreamLine:
+def _lines(links: Links, streams: list[HeldStream], using: str) -> list[StreamLine]:
+    names = {held.queue for held in streams}
+    rows = Queue.objects.using(using).filter(name__in=names) if names else []
+    ids = {queue.name: queue.pk for queue in rows}
+    return [_line(links, held, ids[held.queue]) for held in streams if held.queue in ids]
+
+
+def _line(links: Links, held: HeldStream, queue_id: int) -> StreamLine:
     if held.poison_id is not None:
         holder = links.to(PoisonRecord, "poisonrecord_change", held.poison_id)
     elif held.message_id is not None:
@@ -60,6 +67,8 @@ def _line(links: Links, held: HeldStream) -> StreamLine:
     return StreamLine(
         held,
         Capped(min(held.waiting, COUNTED), held.waiting > COUNTED),
-        links.to(Message, "message_changelist", q=held.stream),
+        links.to(
+            Message, "message_changelist", q=held.stream, queue=queue_id, state=State.BLOCKED.value
+        ),
         holder,
     )

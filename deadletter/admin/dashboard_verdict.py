@@ -10,7 +10,7 @@ from django.utils.text import capfirst
 from django.utils.timesince import timesince
 from django.utils.translation import gettext, ngettext
 
-from ..models import PoisonRecord, State
+from ..models import Message, PoisonRecord, Queue, State
 from .counts import Capped, capped
 from .dashboard_links import Links
 from .dashboard_queues import QueueLine, Queues
@@ -37,8 +37,9 @@ class Finding:
 @dataclass(frozen=True)
 class Verdict:
     findings: list[Finding]
-    #: What there is to say when nothing is wrong.
+    #: What there is to say when nothing is wrong, and who says so.
     calm: str
+    calm_url: str = ""
 
     @property
     def level(self) -> str:
@@ -61,13 +62,13 @@ def judge(
         *_unserved(lines, workers, now),
         *_held(workers, now),
         *_died(links, now, using),
-        *_late(lines, workers, now),
+        *_late(links, lines, workers, now),
         *_paused(lines, now),
         *_lost(workers, now),
     ]
     found.sort(key=lambda finding: finding.level != "bad")
     found[:1] = [replace(finding, text=capfirst(finding.text)) for finding in found[:1]]
-    return Verdict(found, _calm(workers))
+    return Verdict(found, _calm(workers), workers.all_url if workers else "")
 
 
 def _halted(streams: Streams | None, now: datetime) -> Iterator[Finding]:
@@ -118,7 +119,9 @@ def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:
         yield Finding("warn", text % {"n": n}, links.records(since=hour))
 
 
-def _late(lines: list[QueueLine], workers: Workers | None, now: datetime) -> Iterator[Finding]:
+def _late(
+    links: Links, lines: list[QueueLine], workers: Workers | None, now: datetime
+) -> Iterator[Finding]:
     """Queues that are served, and still behind."""
     served = workers.served if workers and workers.alive is not None else None
     late = [
@@ -132,7 +135,8 @@ def _late(lines: list[QueueLine], workers: Workers | None, now: datetime) -> Ite
     for line in late[:NAMED]:
         text = gettext("queue %(name)s is behind") % {"name": _short(line.name)}
         yield Finding("warn", text, line.due_url, _for(line.due_since, now))
-    yield from _others("warn", len(late) - NAMED, "")
+    rows = links.to(Queue, "queue_changelist") or links.to(Message, "message_changelist")
+    yield from _others("warn", len(late) - NAMED, rows)
 
 
 def _paused(lines: list[QueueLine], now: datetime) -> Iterator[Finding]:

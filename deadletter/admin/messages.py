@@ -19,6 +19,7 @@ from ..models import Message, Queue, State
 from ..status import Status
 from . import streams
 from .acting import AT_ONCE, act_url, act_view, may
+from .attempts import AttemptsFilter
 from .counts import PRIORITIES
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
@@ -79,7 +80,7 @@ class MessageAdmin(ReadOnlyAdmin):
         "stream",
     )
     list_display_links = ("id", "name")
-    list_filter = (StateFilter, QueueFilter)
+    list_filter = (StateFilter, QueueFilter, AttemptsFilter)
     ordering = ("-id",)
     search_fields = ("id", "stream", "key")
     search_help_text = _("The whole of a message id, a stream or a key.")

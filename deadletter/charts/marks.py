@@ -77,7 +77,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Slot:
-    """The room above one step of time, where the pointer finds its number in `data`."""
+    """The room above one step of time."""
 
     index: int
     x: float
@@ -93,6 +93,12 @@ class Chart:
     #: Labels of the values, and of the time.
     values: tuple[Tick, ...] = ()
     times: tuple[Tick, ...] = ()
+
+    def area(self, step: int) -> str:
+        """The whole height above one step, as a path."""
+        slot, frame = self.slots[step], self.frame
+        width = slot.width
+        return f"M{slot.x} {frame.top}h{width}v{frame.floor - frame.top}h-{width}z"
 
 
 def slots(frame: Frame, count: int) -> tuple[Slot, ...]:

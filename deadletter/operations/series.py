@@ -120,7 +120,7 @@ def read_rates(*, now: datetime | None = None, using: str | None = None) -> dict
     """Say per queue how much happens in a minute, from the last few; silent queues are left out."""
     alias = _alias(using)
     now = now or clock.now(alias)
-    start = now - (now - _EPOCH) % _MINUTE - _MINUTE * RATE_MINUTES
+    start = rates_since(now)
     minutes = (now - start) / _MINUTE
     names = ("sent", "completed", "failed")
     rows = _since(start, alias).values("queue").annotate(**_sums(names))
@@ -128,6 +128,11 @@ def read_rates(*, now: datetime | None = None, using: str | None = None) -> dict
         row["queue"]: Rates(*(round(row[f"n_{name}"] / minutes, 2) for name in names))
         for row in rows
     }
+
+
+def rates_since(now: datetime) -> datetime:
+    """Where the time begins over which rates are taken."""
+    return now - (now - _EPOCH) % _MINUTE - _MINUTE * RATE_MINUTES
 
 
 def _since(start: datetime, alias: str) -> Any:

@@ -15,19 +15,24 @@ HOME = "/admin/deadletter/"
 TOLD = {
     "view_message": [
         "blocked",
-        "Throughput",
         "Streams that stand still",
         "by attempts",
         "1 stream",
     ],
     "view_poisonrecord": [
         "Causes of death",
-        "Dead letters</h3>",
         "1 new dead letter",
         "fingerprint=",
     ],
     "view_workerprocess": ["Live workers", "worker-of-mail"],
     "view_breaker": ["Open circuit breakers", "held.name"],
+    "view_count": ["/count/?what=sent"],
+}
+#: Charts are told by the rows or by their counters.
+CHARTS = {
+    "view_message": ["throughput", "failures"],
+    "view_poisonrecord": ["poison"],
+    "view_count": ["throughput", "failures", "poison"],
 }
 
 
@@ -71,6 +76,8 @@ def test_one_permission_shows_its_numbers_and_no_others(login, incident, permiss
     for owner, words in TOLD.items():
         for word in words:
             assert (word in html) == (owner == permission), (owner, word)
+    charts = [chart.key for chart in response.context["board"].charts]
+    assert charts == CHARTS.get(permission, [])
     models = set(re.findall(r'href="/admin/deadletter/(\w+)/', html))
     assert models == {permission.removeprefix("view_")}
 
@@ -80,7 +87,7 @@ def test_who_may_see_queues_alone_sees_their_names_and_nothing_in_them(login, in
     board = response.context["board"]
 
     assert [line.name for line in board.queues.lines] == ["default", "ledger"]
-    assert all(line.cells == [] and line.rates is None for line in board.queues.lines)
+    assert all(line.cells == [] and line.rates == [] for line in board.queues.lines)
     assert (board.charts, board.streams, board.groups, board.workers) == ([], None, None, None)
     assert (board.verdict.level, board.verdict.calm) == ("good", "All is well.")
 
@@ -98,7 +105,9 @@ def test_who_may_see_nothing_gets_no_page_and_strangers_are_asked_to_log_in(
     assert client.get(HOME).status_code == 302
 
 
-@pytest.mark.parametrize("site", ["ops", "only-message", "only-queue", "only-breaker"])
+@pytest.mark.parametrize(
+    "site", ["ops", "only-message", "only-queue", "only-breaker", "only-count"]
+)
 def test_the_dashboard_is_there_in_every_site_with_what_that_site_has(
     admin_client, incident, settings, site: str
 ) -> None:

@@ -5,15 +5,25 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from deadletter.models import AuditEntry, Breaker, Message, PoisonRecord, Queue, WorkerProcess
+from deadletter.models import (
+    AuditEntry,
+    Breaker,
+    Count,
+    Message,
+    PoisonRecord,
+    Queue,
+    WorkerProcess,
+)
+
+MODELS = (AuditEntry, Breaker, Count, Message, PoisonRecord, Queue, WorkerProcess)
 
 ops = admin.AdminSite(name="ops")
-for model in (AuditEntry, Breaker, Message, PoisonRecord, Queue, WorkerProcess):
+for model in MODELS:
     ops.register(model, type(admin.site.get_model_admin(model)))
 
 #: Sites that have one model each: links to the others must not break their pages.
 alone = {}
-for model in (AuditEntry, Breaker, Message, PoisonRecord, Queue, WorkerProcess):
+for model in MODELS:
     site = admin.AdminSite(name=f"only-{model._meta.model_name}")
     site.register(model, type(admin.site.get_model_admin(model)))
     alone[model._meta.model_name] = site

@@ -13,6 +13,9 @@ from deadletter.models import Queue
 from .rows import die
 
 PAGES = {
+    "dashboard": "",
+    "dashboard of the last day": "?window=day",
+    "dashboard of the last week": "?window=week",
     "groups": "poisonrecord/",
     "records": "poisonrecord/records/",
     "matrix": "poisonrecord/matrix/",
@@ -29,6 +32,7 @@ PAGES = {
     "pause": "queue/{queue}/pause/",
     "workers": "workerprocess/",
     "breakers": "breaker/",
+    "counters": "count/",
     "audit": "auditentry/",
     "act of the audit": "auditentry/{entry}/change/",
 }
