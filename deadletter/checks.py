@@ -27,7 +27,20 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
         Error(f"DEADLETTER: {problem.text}.", hint=problem.hint, id=_IDS[problem.kind])
         for problem in conf.problems()
     ]
-    return found or [*_check_queues(), *_check_alerts()]
+    return found or [*_check_time_zones(), *_check_queues(), *_check_alerts()]
+
+
+def _check_time_zones() -> list[CheckMessage]:
+    """Leases and delays are moments: local time has an hour twice each autumn."""
+    if settings.USE_TZ:
+        return []
+    return [
+        Error(
+            "deadletter needs USE_TZ = True.",
+            hint="Set it; TIME_ZONE may be any. Or run deadletter from a project of its own.",
+            id="deadletter.E011",
+        )
+    ]
 
 
 def _check_queues() -> list[CheckMessage]:
@@ -150,6 +163,16 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
                 "transactions of your own that read and then write fail with "
                 '"database is locked" while a worker runs.',
                 id="deadletter.W001",
+            )
+        )
+    if connections[alias].timezone_name != "UTC":
+        found.append(
+            Warning(
+                f"Database {alias!r} stores times in {connections[alias].timezone_name}.",
+                hint='Take "TIME_ZONE" out of DATABASES[…]: while clocks are set back, an hour '
+                "comes twice, and leases and delays last longer or end too early. What people "
+                "see is in the site's TIME_ZONE anyway.",
+                id="deadletter.W002",
             )
         )
     return found

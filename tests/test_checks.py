@@ -36,6 +36,12 @@ def test_good_settings_pass(settings, value):
     assert get_settings()
 
 
+def test_a_site_without_time_zones_is_refused(settings):
+    settings.USE_TZ = False
+
+    assert found(settings, {}) == [("deadletter.E011", "deadletter needs USE_TZ = True.")]
+
+
 @pytest.mark.parametrize("value", [None, [], "x", 5])
 def test_settings_are_a_dict(settings, value):
     assert found(settings, value) == [("deadletter.E001", "DEADLETTER: DEADLETTER must be a dict.")]
@@ -126,6 +132,17 @@ def test_sqlite_without_begin_immediate_is_a_warning(monkeypatch):
 
     assert (message.id, message.level) == ("deadletter.W001", checks.WARNING)
     assert "transaction_mode" in message.hint
+
+
+@pytest.mark.sqlite_only(reason="PostgreSQL stores moments")
+@pytest.mark.django_db
+def test_sqlite_with_local_times_is_a_warning(monkeypatch):
+    monkeypatch.setattr(connections["default"], "timezone_name", "Europe/Berlin")
+
+    (message,) = check_databases(None, databases=["default"])
+
+    assert (message.id, message.level) == ("deadletter.W002", checks.WARNING)
+    assert "Europe/Berlin" in message.msg
 
 
 @pytest.mark.postgresql_only(reason="SQLite knows one level of isolation")
