@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -120,11 +120,18 @@ def _prepare(connection: BaseDatabaseWrapper) -> None:
 
 def plan_by_index(connection: BaseDatabaseWrapper) -> None:
     """Close all ways but the indexes to PostgreSQL's planner until the transaction ends."""
-    raw = connection.connection
     # In a pipeline it travels together with BEGIN, which would take a round trip of its own.
-    together = raw.pipeline() if hasattr(raw, "pipeline") else nullcontext()
-    with together, connection.cursor() as cursor:
+    with _pipeline(connection.connection), connection.cursor() as cursor:
         cursor.execute(_BY_INDEX)
+
+
+def _pipeline(raw: Any) -> AbstractContextManager[Any]:
+    """Send what follows in one piece, where the driver and its library can."""
+    if not hasattr(raw, "pipeline"):
+        return nullcontext()
+    from psycopg import Pipeline
+
+    return raw.pipeline() if Pipeline.is_supported() else nullcontext()  # type: ignore[no-any-return]
 
 
 def _take_write_lock(connection: BaseDatabaseWrapper) -> None:
