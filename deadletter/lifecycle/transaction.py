@@ -131,7 +131,7 @@ def _pipeline(raw: Any) -> AbstractContextManager[Any]:
         return nullcontext()
     from psycopg import Pipeline
 
-    return raw.pipeline() if Pipeline.is_supported() else nullcontext()  # type: ignore[no-any-return]
+    return raw.pipeline() if Pipeline.is_supported() else nullcontext()
 
 
 def _take_write_lock(connection: BaseDatabaseWrapper) -> None:
