@@ -86,7 +86,7 @@ def main() -> None:
     SETTINGS.update({"shared_buffers": "1GB", "max_wal_size": "8GB"})
     with private_postgres() as url:
         os.environ.update(
-            DATABASE_URL=url, DJANGO_SETTINGS_MODULE="benchmarks.settings", LOG_LEVEL="ERROR"
+            DATABASE_URL=url, DJANGO_SETTINGS_MODULE="project.settings", LOG_LEVEL="ERROR"
         )
         import django
 

@@ -1,4 +1,4 @@
-"""The demonstration site's settings with the handlers that are measured, and the app's defaults."""
+"""A worker's settings: the handlers that are measured, the app's defaults, and no admin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if url := os.environ.get("BENCH_URL"):
     os.environ["DATABASE_URL"] = url if "://" in url else f"sqlite:///{url}"
 
 from project.settings import *  # noqa: F403
-from project.settings import INSTALLED_APPS
 
-INSTALLED_APPS = [*INSTALLED_APPS, "benchmarks"]
+# As few as the peers that run on Django are given: each app is memory.
+INSTALLED_APPS = ["django.contrib.contenttypes", "deadletter", "benchmarks"]
 DEADLETTER: dict[str, object] = {}
