@@ -126,7 +126,6 @@ def _states(messages: Any, now: datetime) -> dict[str, Any]:
     return {
         "n_pending": CountUpTo(due, IN_A_LIST),
         "n_waiting": CountUpTo(waiting, IN_A_LIST),
-        "n_scheduled": CountUpTo(waiting, IN_A_LIST, doing=_SCHEDULED),
         "n_failed": CountUpTo(waiting, IN_A_LIST, doing=_FAILED),
         "n_active": CountUpTo(waiting, IN_A_LIST, doing=_ACTIVE),
         "n_blocked": CountUpTo(parked, IN_A_LIST),
@@ -179,7 +178,10 @@ def _per_minute(n: float) -> str:
 
 
 def _count(queue: Any, state: State) -> Capped:
-    n = getattr(queue, f"n_{state.value}")
+    if state == State.SCHEDULED:
+        n = queue.n_waiting - queue.n_active - queue.n_failed
+    else:
+        n = getattr(queue, f"n_{state.value}")
     # These three are told apart among the first that wait: each may have more beyond.
     told_apart = state in (State.SCHEDULED, State.FAILED, State.ACTIVE)
     seen = queue.n_waiting if told_apart else n

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Count, Min, Value
+from django.db.models.functions import Concat
+
 from ..models import Message, PoisonRecord, Queue, State
 from ..operations import HeldStream, list_streams
 from ..operations.streams import COUNTED
@@ -40,12 +43,15 @@ def read_streams(links: Links, using: str) -> Streams | None:
     halts = PoisonRecord.objects.using(using).filter(halts=True)
     # In the order of the partial index that knows only these.
     rows = halts.order_by("queue", "stream", "message_id")
-    found = list(rows.values_list("queue", "stream", "poisoned_at")[: HALTS + 1])
-    names = {(queue, stream) for queue, stream, _ in found}
+    found = rows.values("poisoned_at", both=Concat("queue", Value("\n"), "stream"))[
+        : HALTS + 1
+    ].aggregate(
+        every=Count("poisoned_at"), names=Count("both", distinct=True), since=Min("poisoned_at")
+    )
     return Streams(
         lines=_lines(links, list_streams(limit=SHOWN, using=using), using),
-        halted=Capped(len(names), len(found) > HALTS),
-        since=min((at for *_, at in found), default=None),
+        halted=Capped(found["names"], found["every"] > HALTS),
+        since=found["since"],
         all_url=links.to(Message, "streams"),
     )
 

@@ -98,17 +98,29 @@ def _recent(ids: Sequence[int], now: datetime, alias: str) -> dict[int, int]:
 
 def _read(chosen: Sequence[_Seen], now: datetime, alias: str) -> dict[int, Growth]:
     """Read the records that stand for their groups, each with its deaths per hour."""
-    ends = [now - timedelta(hours=HOURS - n) for n in range(HOURS + 1)]
-    hours = {
-        f"hour_{n}": CountUpTo(_same(alias, ends[n], ends[n + 1]), COUNTED) for n in range(HOURS)
+    ids = [seen.id for seen in chosen]
+    columns = ("pk", "fingerprint", "name", "exception", "frame")
+    rows = {row["pk"]: row for row in _samples(ids, alias).values(*columns)}
+    hours = _hours(ids, now, alias)
+    return {
+        seen.id: _growth(seen, rows[seen.id], hours[seen.id])
+        for seen in chosen
+        if seen.id in rows and seen.id in hours
     }
-    columns = ("pk", "fingerprint", "name", "exception", "frame", *hours)
-    samples = _samples([seen.id for seen in chosen], alias).annotate(**hours).values(*columns)
-    rows = {row["pk"]: row for row in samples}
-    return {seen.id: _growth(seen, rows[seen.id]) for seen in chosen if seen.id in rows}
 
 
-def _growth(seen: _Seen, row: dict[str, Any]) -> Growth:
+def _hours(ids: list[int], now: datetime, alias: str) -> dict[int, list[int]]:
+    connection = connections[alias]
+    edges = [now - timedelta(hours=HOURS - n) for n in range(HOURS + 1)]
+    texts = [str(connection.ops.adapt_datetimefield_value(at)) for at in edges]
+    found: dict[int, list[int]] = {}
+    params = {"ids": ids, "edges": texts, "counted": COUNTED + 1}
+    for id, n in sql.run(connection, "read_growth", params) if ids else ():
+        found.setdefault(id, []).append(n)
+    return found
+
+
+def _growth(seen: _Seen, row: dict[str, Any], hours: Sequence[int]) -> Growth:
     return Growth(
         fingerprint=row["fingerprint"],
         name=row["name"],
@@ -116,7 +128,7 @@ def _growth(seen: _Seen, row: dict[str, Any]) -> Growth:
         frame=row["frame"],
         first_seen=seen.first,
         last_seen=seen.last,
-        hours=tuple(row[f"hour_{n}"] for n in range(HOURS)),
+        hours=tuple(hours),
     )
 
 

@@ -642,6 +642,19 @@ SELECT page.fingerprint,
          LIMIT %(limit)s OFFSET %(offset)s) AS page
  ORDER BY page.last_seen DESC, page.fingerprint;
 
+-- read_growth --
+-- How often the groups of these records died in each hour, between two edges: an index range each, up to a limit.
+SELECT s.id,
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = s.fingerprint
+                                 AND p.poisoned_at > hour.start AND p.poisoned_at <= hour.until
+                               LIMIT %(counted)s) AS c)
+  FROM deadletter_poison s
+ CROSS JOIN (SELECT n, at AS start, LEAD(at) OVER (ORDER BY n) AS until
+               FROM unnest(%(edges)s::timestamptz[]) WITH ORDINALITY AS e(at, n)) AS hour
+ WHERE s.id = ANY(%(ids)s::bigint[]) AND hour.until IS NOT NULL
+ ORDER BY s.id, hour.n;
+
 -- read_group_times --
 -- When the groups behind a fingerprint began and last grew: index probes, however many records.
 WITH RECURSIVE g(fingerprint, n) AS (

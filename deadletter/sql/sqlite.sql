@@ -508,6 +508,18 @@ SELECT page.fingerprint,
          LIMIT %(limit)s OFFSET %(offset)s) AS page
  ORDER BY page.last_seen DESC, page.fingerprint;
 
+-- read_growth --
+SELECT s.id,
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = s.fingerprint
+                                 AND p.poisoned_at > hour.start AND p.poisoned_at <= hour.until
+                               LIMIT %(counted)s) AS c)
+  FROM deadletter_poison s
+ CROSS JOIN (SELECT key AS n, value AS start, LEAD(value) OVER (ORDER BY key) AS until
+               FROM json_each(%(edges)s)) AS hour
+ WHERE s.id IN (SELECT value FROM json_each(%(ids)s)) AND hour.until IS NOT NULL
+ ORDER BY s.id, hour.n;
+
 -- read_group_times --
 WITH RECURSIVE g(fingerprint, n) AS (
     SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > %(after)s), 1

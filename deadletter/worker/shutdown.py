@@ -25,6 +25,8 @@ class Shutdown:
 
     def __init__(self, *, supervised: bool = False) -> None:
         self.count = 0
+        self._told = 0
+        self._telling = False
         self._supervised = supervised
         self._stop: Stop | None = None
         signal.signal(signal.SIGTERM, self._received)
@@ -37,10 +39,24 @@ class Shutdown:
     def connect(self, stop: Stop) -> None:
         """Name what is to be stopped; a signal that came before counts."""
         self._stop = stop
-        if self.count:
-            stop(at_once=self.count > 1)
+        self._tell()
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         self.count = 2 if number == AT_ONCE else 1 if self._supervised else self.count + 1
-        if self._stop is not None:
-            self._stop(at_once=self.count > 1)
+        self._tell()
+
+    def _tell(self) -> None:
+        """
+        Say it once for each count, and never inside of itself.
+
+        A signal may come while this very thread is here, holding the lock of an event that it is
+        about to set. Its handler would wait for that lock for ever; it leaves the telling to the
+        call it interrupted, which looks again.
+        """
+        while self._stop is not None and self._told < self.count and not self._telling:
+            self._telling = True
+            try:
+                self._told = self.count
+                self._stop(at_once=self.count > 1)
+            finally:
+                self._telling = False
