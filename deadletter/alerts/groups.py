@@ -79,7 +79,8 @@ def recount(look: Look, alert: Alert) -> int:
     """Bring an alert's count and sample up to date; return how many are new since it was told."""
     records = look.poison().filter(fingerprint=alert.subject)
     since = records.filter(poisoned_at__gte=alert.since)
-    alert.count = _counted(since)
+    # What died has died, though somebody may have retried or removed it since.
+    alert.count = max(alert.count, _counted(since))
     latest = newest(records)
     if latest is not None:
         alert.detail = about(latest)

@@ -80,6 +80,19 @@ def test_a_group_that_was_emptied_and_dies_again_is_new_again(clock, rules, deci
     assert [event for notice in told() for event, _ in notice] == ["raised", "recovered", "raised"]
 
 
+def test_the_end_says_how_many_died_though_somebody_tidied_up(clock, rules, decide, group):
+    rules(new_group=True, recover_after=60)
+    decide()
+    key = group()
+    group()
+    decide()
+
+    operations.remove_poison(PoisonRecord.objects.values_list("pk", flat=True))
+
+    assert decide(100).recovered == [key]
+    assert notices()[-1]["alerts"][0]["title"] == "mail dies of UNKNOWN (2 so far)"
+
+
 def test_a_group_that_dies_again_after_its_alert_is_over_is_told_again(clock, rules, decide, group):
     rules(new_group=True, recover_after=60, digest=30)
     decide()
