@@ -99,10 +99,13 @@ def health(
         )
     except TimeoutError:
         problem = f"the database {asked.alias!r} did not answer within {limit:g} s"
-    except (OperationalError, InterfaceError) as error:
-        problem = f"the database {asked.alias!r} cannot be reached: {error}".strip()
     except DatabaseError as error:
-        problem = f"the database {asked.alias!r} refused (is it migrated?): {error}".strip()
+        # SQLite says so with the class of error that elsewhere means that nobody is there.
+        is_away = isinstance(error, (OperationalError, InterfaceError))
+        if is_away and "no such table" not in str(error):
+            problem = f"the database {asked.alias!r} cannot be reached: {error}".strip()
+        else:
+            problem = f"the database {asked.alias!r} refused (is it migrated?): {error}".strip()
     return Health([problem], reachable=False)
 
 

@@ -229,6 +229,19 @@ def test_a_database_that_refuses_is_a_problem_and_no_error() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_database_without_the_tables_is_not_taken_for_one_that_is_away() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE deadletter_worker RENAME TO elsewhere")
+        try:
+            found = operations.health(timeout=10)
+        finally:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO deadletter_worker")
+
+    [problem] = found.problems
+    assert problem.startswith("the database 'default' refused (is it migrated?): ")
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_database_that_says_nothing_is_away_after_the_time_given() -> None:
     with silent_database() as alias:
         began = monotonic()
