@@ -11,6 +11,7 @@ from django.db.models import Count, Q
 from django.utils.formats import number_format
 
 from ..models import Message, PoisonRecord, Queue, State
+from ..operations.bounded import by_index
 from ..status import Status
 
 #: Rows counted per state: of each queue in a list of queues, and of the one queue on a page.
@@ -41,6 +42,17 @@ def capped(rows: Any, limit: int) -> Capped:
 
 def count_states(queue: Queue, *, now: datetime, limit: int, using: str) -> dict[str, Capped]:
     """Count the messages of one queue by state, and its poison."""
+    with by_index(using):
+        return _count_states(queue, now, limit, using)
+
+
+def attach_counts(queues: Iterable[Queue], *, now: datetime, limit: int, using: str) -> None:
+    with by_index(using):
+        for queue in queues:
+            queue.counts = _count_states(queue, now, limit, using)  # type: ignore[attr-defined]
+
+
+def _count_states(queue: Queue, now: datetime, limit: int, using: str) -> dict[str, Capped]:
     rows = Message.objects.using(using).filter(queue=queue)
     awake = rows.filter(priority__in=PRIORITIES)
     return {
@@ -66,9 +78,3 @@ def _waiting(rows: Any, limit: int) -> dict[str, Capped]:
         State.FAILED: Capped(min(found["failed"], limit), more),
         State.ACTIVE: Capped(min(found["active"], limit), more),
     }
-
-
-def attach_counts(queues: Iterable[Queue], *, now: datetime, limit: int, using: str) -> None:
-    for queue in queues:
-        counts = count_states(queue, now=now, limit=limit, using=using)
-        queue.counts = counts  # type: ignore[attr-defined]
