@@ -66,6 +66,19 @@ def test_test_tells_every_channel_and_warns_when_nobody_carries_it(clock, rules,
     assert not Message.objects.exists()
 
 
+def test_a_rule_about_a_queue_that_is_not_there_is_named(clock, rules, cli):
+    rules(
+        poison_rate=[{"above": 0, "queue": "paymnts"}, {"above": 0, "queue": "default"}],
+        poison_depth={"above": 0, "queue": "*"},
+    )
+
+    result = cli("alerts")
+
+    assert result.code == 0
+    [line] = result.err.splitlines()
+    assert line.startswith("the rule poison_rate is about the queue paymnts, which does not exist")
+
+
 def test_what_needs_settings_says_so(clock, rules, cli):
     assert cli("alerts").code == 0
     for option in ("--check", "--test"):

@@ -6,12 +6,13 @@ import argparse
 from typing import Any
 
 from ... import clock
+from ...alert_rules import EACH
 from ...alerts import decide, send_test
 from ...alerts.notices import pending
 from ...alerts.waiting import ALIVE
 from ...conf import get_settings
 from ...lifecycle.own import QUEUE
-from ...models import Alert, WorkerProcess
+from ...models import Alert, Queue, WorkerProcess
 from .options import add_common, alias, number
 from .screen import Screen, usage
 from .text import ago
@@ -111,6 +112,23 @@ def _object(alert: Alert) -> dict[str, Any]:
 
 
 def _warn(screen: Screen, using: str) -> None:
+    _warn_of_rules(screen, using)
+    _warn_of_notices(screen, using)
+
+
+def _warn_of_rules(screen: Screen, using: str) -> None:
+    """Say which rules can never be true, since there is no such queue: a typing error, mostly."""
+    policy = get_settings().alerts
+    wanted = {rule.queue: rule.kind for rule in policy.rules} if policy is not None else {}
+    existing = Queue.objects.using(using).filter(name__in=wanted).values_list("name", flat=True)
+    for queue in sorted(wanted.keys() - set(existing) - {"", EACH}):
+        screen.say(
+            f"the rule {wanted[queue]} is about the queue {queue}, which does not exist (yet): it "
+            "watches nothing"
+        )
+
+
+def _warn_of_notices(screen: Screen, using: str) -> None:
     """Say when notices wait and nobody carries them: a worker that was given other queues."""
     waiting = pending(using=using)
     if not waiting:
