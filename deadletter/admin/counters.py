@@ -10,10 +10,11 @@ from django.contrib.admin.views.main import ChangeList
 from django.db import models
 from django.db.models import Q, Sum
 from django.http import HttpRequest
-from django.utils.formats import number_format
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext_lazy as _
 
-from ..models import NO_REASON, Count
+from ..models import NO_REASON, Count, Span
 from .counter_filters import (
     COUNTED,
     CountedQueueFilter,
@@ -60,7 +61,7 @@ class CountList(ChangeList):
 @admin.register(Count)
 class CountAdmin(ReadOnlyAdmin):
     list_display = (
-        "at",
+        "when",
         "span",
         "queue_shown",
         "name_shown",
@@ -76,7 +77,7 @@ class CountAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     search_help_text = _("The whole of a message name.")
     fields = (
-        "at",
+        "when",
         "span",
         "queue_shown",
         "name_shown",
@@ -94,6 +95,12 @@ class CountAdmin(ReadOnlyAdmin):
 
     def matches(self, term: str) -> Q:
         return Q(name=term)
+
+    @admin.display(description=_("from"))
+    def when(self, row: Count) -> str:
+        if row.span == Span.EVER:
+            return "-"
+        return date_format(timezone.localtime(row.at), "SHORT_DATETIME_FORMAT")
 
     @admin.display(description=_("queue"))
     def queue_shown(self, row: Count) -> str:

@@ -57,7 +57,6 @@ class Axis:
 
     @classmethod
     def of(cls, series: Series) -> Axis:
-        name = "TIME_FORMAT" if series.window.name == "hour" else "SHORT_DATETIME_FORMAT"
         local = [timezone.localtime(point.at) for point in series.points]
         starts = [_since(point.at) for point in series.points]
         ends = [_until(point.until) for point in series.points]
@@ -65,7 +64,7 @@ class Axis:
         ends[-1] = ""
         return cls(
             [_label(at, series.window) for at in local],
-            [date_format(at, name) for at in local],
+            [_moment(at, series.window) for at in local],
             [start + end for start, end in zip(starts, ends, strict=True)],
             starts[0],
         )
@@ -184,6 +183,12 @@ def _label(local: datetime, window: Window) -> str:
     # The step in which a day begins; where the zone is off by hours, that is not at midnight.
     midnight = local.replace(hour=0, minute=0)
     return date_format(local, "D") if local - midnight < window.step else ""
+
+
+def _moment(local: datetime, window: Window) -> str:
+    """Say when a step began: in a week no day comes twice at the same time."""
+    time = date_format(local, "TIME_FORMAT")
+    return time if window.name == "hour" else f"{date_format(local, 'D')} {time}"
 
 
 def _shown(n: int) -> str:
