@@ -255,8 +255,8 @@ def _tell_listeners(
             event(
                 logging.WARNING,
                 kind,
-                "{event}: {title}",
-                event=kind.replace("_", " "),
+                "{what}: {title}",
+                what=kind.replace("_", " "),
                 title=alert["title"],
                 key=alert["key"],
                 count=alert["count"],

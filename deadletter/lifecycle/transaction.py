@@ -121,7 +121,11 @@ def _prepare(connection: BaseDatabaseWrapper) -> None:
 def plan_by_index(connection: BaseDatabaseWrapper) -> None:
     """Close all ways but the indexes to PostgreSQL's planner until the transaction ends."""
     # In a pipeline it travels together with BEGIN, which would take a round trip of its own.
-    with _pipeline(connection.connection), connection.cursor() as cursor:
+    with (
+        connection.wrap_database_errors,  # a connection that breaks is noticed at the end of it
+        _pipeline(connection.connection),
+        connection.cursor() as cursor,
+    ):
         cursor.execute(_BY_INDEX)
 
 

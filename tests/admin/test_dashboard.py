@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 from deadletter import FailureReason, lifecycle, send
-from deadletter.admin import counts, dashboard_queues
+from deadletter.admin import attempts, counts, dashboard_queues, dashboard_retries
 from deadletter.admin.counts import count_states
 from deadletter.lifecycle import Failure
 from deadletter.models import Breaker, Count, PoisonRecord, Queue, State, WorkerProcess
@@ -334,6 +334,21 @@ def test_retries_are_counted_by_attempts(admin_client, clock) -> None:
     assert [(bar.label, str(bar.n)) for bar in retries.bars if bar.n] == [("1", "2")]
 
 
+def test_attempts_are_looked_for_among_the_newest_that_failed(
+    admin_client, clock, monkeypatch
+) -> None:
+    monkeypatch.setattr(attempts, "REACH", 3)
+    monkeypatch.setattr(dashboard_retries, "REACH", 3)
+    for _ in range(4):
+        fail(send("mail"))
+
+    (bar, *_) = board(admin_client)[0].retries.bars
+
+    assert (bar.label, str(bar.n)) == ("1", "3+")
+    assert admin_client.get(bar.url).context["cl"].result_count == 3
+    assert admin_client.get("/admin/deadletter/message/?attempts=x").context["cl"].result_count == 0
+
+
 def test_halted_and_blocked_streams_are_listed_with_what_holds_them(
     admin_client, clock, poisoned
 ) -> None:
@@ -358,6 +373,18 @@ def test_live_workers_are_listed_and_lost_ones_are_not(admin_client, works) -> N
 
     assert [line.name for line in workers.shown] == [f"w{n}" for n in range(8)]
     assert (workers.shown[3].running, workers.more, workers.lost) == (3, 2, ["lost"])
+
+
+@pytest.mark.parametrize("window", ["hour", "day", "week"])
+def test_no_counter_at_all_is_no_trouble(admin_client, works, poisoned, window: str) -> None:
+    works(), poisoned(), send("mail")
+    Count.objects.all().delete()
+
+    found, html = board(admin_client, window=window)
+
+    assert [entry.total for chart in found.charts for entry in chart.legend] == ["0"] * 4
+    assert [chart.quiet for chart in found.charts] == [True] * 3
+    assert "Nothing new is counted" not in html
 
 
 def test_the_page_says_when_nothing_is_counted(admin_client, settings) -> None:

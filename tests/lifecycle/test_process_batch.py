@@ -138,11 +138,11 @@ def test_leases_that_are_lost_are_reported_and_the_rest_is_applied(clock, counts
     result = process_batch(
         worker="w1",
         token=token,
-        completions=[Completion(ours.id), Completion(slow.id, token=stale), Completion(999_999)],
+        completions=[Completion(ours.id), Completion(slow.id, token=stale), Completion(10**15)],
     )
 
     assert result.outcomes == {ours.id: Completed()}
-    assert list(result.lost) == [slow.id, 999_999]
+    assert list(result.lost) == [slow.id, 10**15]
     assert Message.objects.get().id == slow.id
     assert counts() == {"active": 1}
 

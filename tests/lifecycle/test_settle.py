@@ -142,7 +142,7 @@ def test_a_token_nobody_was_given_matches_nothing(clock, counts, token):
 
 
 def test_the_rest_of_a_call_is_applied_when_one_lease_is_lost(clock, counts):
-    ours, theirs, unknown = send("mail"), send("mail"), 999_999
+    ours, theirs, unknown = send("mail"), send("mail"), 10**15
     batch = claim(limit=1)
     claim(limit=1)
 

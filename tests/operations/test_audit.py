@@ -70,7 +70,7 @@ def test_a_message_that_still_waits_is_still_open(clock):
 
 def test_every_act_on_messages_is_entered(clock, counts):
     message = failed()
-    operations.retry_now([message.pk, 999_999], by="ann", why="now")
+    operations.retry_now([message.pk, 10**15], by="ann", why="now")
     active = send("mail", stream="s")
     operations.release([active.pk, message.pk], by="ann")
     operations.poison([message.pk], by="ann", why="bad")

@@ -76,9 +76,9 @@ def test_ids_go_in_pieces_too_under_one_entry(clock, counts, small_pieces):
     many_dead(25)
     ids = pks(PoisonRecord.objects.order_by("pk"))
 
-    outcome = operations.retry_poison([*ids, 999_999, 888_888], by="ann", rate=1)
+    outcome = operations.retry_poison([*ids, 10**15, 10**15 + 1], by="ann", rate=1)
 
-    assert (outcome.retried, outcome.missing) == (ids, [999_999, 888_888])
+    assert (outcome.retried, outcome.missing) == (ids, [10**15, 10**15 + 1])
     assert entries() == [("retry", "ann", "", 25, 2, 0)]
     assert counts() == {"pending": 1, "scheduled": 24}
     assert len({row.available_at for row in Message.objects.all()}) == 25
@@ -87,7 +87,7 @@ def test_ids_go_in_pieces_too_under_one_entry(clock, counts, small_pieces):
 def test_missing_ids_of_earlier_pieces_are_counted(clock, small_pieces):
     record = dead()
 
-    outcome = operations.remove_poison([*range(900_001, 900_013), record.pk])
+    outcome = operations.remove_poison([*range(10**15, 10**15 + 12), record.pk])
 
     assert len(outcome.missing) == 12
     assert entries() == [("remove", "", "", 1, 12, 0)]
@@ -96,9 +96,9 @@ def test_missing_ids_of_earlier_pieces_are_counted(clock, small_pieces):
 def test_an_act_that_touches_nothing_leaves_no_entry(clock):
     assert operations.retry_matching(PoisonFilter(name="none")).entry_id == 0
     assert operations.remove_matching(PoisonFilter(name="none")).entry_id == 0
-    assert operations.retry_poison([999_999]).entry_id == 0
+    assert operations.retry_poison([10**15]).entry_id == 0
     assert operations.purge(60).done == 0
-    assert operations.retry_now([999_999]).entry_id == 0
+    assert operations.retry_now([10**15]).entry_id == 0
 
     assert not AuditEntry.objects.exists()
 

@@ -211,9 +211,11 @@ def test_every_table_that_may_be_large_is_read_by_an_index(worker) -> None:
 
     plan = "\n".join(statements)
     assert plan.count("deadletter_claim") == 10
-    assert "deadletter_poison_time" in plan
-    assert "SCAN deadletter_message" not in plan
-    assert "Seq Scan on deadletter_message" not in plan
+    # By time, or by another index that begins with what is asked for.
+    assert "poisoned_at >" in plan or "poisoned_at>" in plan
+    for table in ("deadletter_message", "deadletter_poison"):
+        assert f"SCAN {table}" not in plan
+        assert f"Seq Scan on {table}" not in plan
 
 
 def test_a_database_that_refuses_is_a_problem_and_no_error() -> None:

@@ -69,6 +69,8 @@ def crowd(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[No
     Everything a claim must not read: scheduled at better priorities, parked behind one failed
     message, poison; and a second queue with a backlog that is due.
     """
+    if connection.vendor == "sqlite" and request.param == "analysed when nearly drained":
+        pytest.skip("sqlite: nobody analyses it but its owner, see the runbook")
     with django_db_blocker.unblock():
         queue = Queue.objects.create(name="q", max_attempts=5)
         backlog = Queue.objects.create(name="backlog")
