@@ -12,4 +12,5 @@ from project.settings import *  # noqa: F403
 
 # As few as the peers that run on Django are given: each app is memory.
 INSTALLED_APPS = ["django.contrib.contenttypes", "deadletter", "benchmarks"]
+ROOT_URLCONF = "deadletter.urls"
 DEADLETTER: dict[str, object] = {}

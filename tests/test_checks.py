@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
+from django.conf import settings
 from django.core import checks
 from django.db import connections
 
@@ -166,3 +171,32 @@ def test_another_database_system_is_an_error(monkeypatch):
     (message,) = check_databases(None, databases=["default"])
 
     assert message.id == "deadletter.E005"
+
+
+def test_a_site_without_the_admin_can_be_checked_and_worked_for(tmp_path):
+    """Some run their workers with fewer apps; nothing outside the admin may need it."""
+    (tmp_path / "lean.py").write_text(
+        "SECRET_KEY = 'of a test'\n"
+        "INSTALLED_APPS = ['django.contrib.contenttypes', 'deadletter']\n"
+        "ROOT_URLCONF = 'deadletter.urls'\n"
+        "USE_TZ = True\n"
+        "TEMPLATES = [{'BACKEND': 'django.template.backends.django.DjangoTemplates',"
+        " 'APP_DIRS': True}]\n"
+        f"DATABASES = {{'default': {{'ENGINE': 'django.db.backends.sqlite3',"
+        f" 'NAME': {str(tmp_path / 'lean.sqlite3')!r},"
+        " 'OPTIONS': {'transaction_mode': 'IMMEDIATE'}}}\n"
+    )
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "lean",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(settings.BASE_DIR)]),
+    }
+    for arguments in (["check"], ["migrate", "-v0"], ["run_worker", "--drain"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "django", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr

@@ -11,13 +11,13 @@ from django.utils.translation import gettext
 
 from .. import operations
 from ..models import PoisonRecord
+from ..visible import visible
 from . import effects
 from .command_line import command
 from .forms import RetryForm, WhyForm
 from .pages import need, render, rights, tell, url, write_log
 from .readonly import as_id
 from .record import find, gone, page_of_message
-from .visible import visible
 
 
 def retry(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -21,13 +21,13 @@ from django.utils.translation import gettext, ngettext
 from .. import operations
 from ..models import Act, BulkJob
 from ..operations import bulk as jobs
+from ..visible import visible
 from .asked import Asked, read_filter
 from .command_line import command, command_for
 from .forms import BulkRetryForm, WhyForm
 from .pages import alias, log_about_all, need, render, rights, tell, url, write_log
 from .plans import ACTS, AT_ONCE, Plan, Selected, plan_ids, plan_matching, read_plan, sample
 from .readonly import as_id
-from .visible import visible
 
 #: Parameters of these forms that are not part of the filter.
 _OWN = frozenset({"ids", "scope", "scope_of_export", "first", "format"})

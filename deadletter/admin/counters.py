@@ -15,6 +15,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext_lazy as _
 
 from ..models import NO_REASON, Count, Span
+from ..visible import visible
 from .counter_filters import (
     COUNTED,
     CountedQueueFilter,
@@ -25,7 +26,6 @@ from .counter_filters import (
 )
 from .readonly import ReadOnlyAdmin
 from .showing import reason_name
-from .visible import visible
 
 #: Rows added up; of more than these there is no sum. A week of 250 busy names has fewer.
 SUMMED = 200_000

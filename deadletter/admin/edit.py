@@ -13,13 +13,13 @@ from ..conf import get_settings
 from ..exceptions import PayloadRejected, Undecodable
 from ..operations import redact
 from ..payload import accept, decode
+from ..visible import escaped, visible
 from . import diff, effects
 from .acts import known, retried
 from .forms import EditForm
 from .pages import need, render, rights
 from .payloads import Stored, hidden_left, pretty, read, restore, same
 from .record import find, gone
-from .visible import escaped, visible
 
 
 def edit(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:

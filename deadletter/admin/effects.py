@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.utils.translation import gettext, ngettext
 
 from ..models import Message, PoisonRecord, Queue
+from ..visible import visible
 from .following import following
 from .pages import alias
-from .visible import visible
 
 
 def of_retry(record: PoisonRecord) -> list[str]:

@@ -13,8 +13,8 @@ from ..exceptions import Undecodable
 from ..models import Damaged
 from ..operations.redact import HIDDEN, redact
 from ..payload import decode
+from ..visible import visible
 from .showing import stored_text
-from .visible import visible
 
 #: Bytes of a value on a page; the rest can be downloaded.
 SHOWN = 64 * 1024

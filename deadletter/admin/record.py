@@ -17,6 +17,7 @@ from ..failures import ERROR_LIMIT
 from ..models import Act, PoisonRecord
 from ..operations import trail
 from ..status import FailureReason, Status
+from ..visible import visible
 from .command_line import command
 from .following import following
 from .pages import alias, need, render, tell, url
@@ -24,7 +25,6 @@ from .payloads import read, show
 from .readonly import as_id
 from .showing import reason_name
 from .timeline import timeline
-from .visible import visible
 
 
 def find(object_id: object) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import template
 from django.utils.translation import gettext
 
-from ..admin.dashboard import Board, read_dashboard
+if TYPE_CHECKING:
+    from ..admin.dashboard import Board
 
 register = template.Library()
 
@@ -16,6 +17,9 @@ register = template.Library()
 @register.simple_tag(takes_context=True)
 def dashboard(context: Any) -> Board:
     """Read the dashboard for the person and the AdminSite of this request."""
+    # Here, not above: Django loads every library of tags, also on a site without the admin.
+    from ..admin.dashboard import read_dashboard
+
     return read_dashboard(context["request"], context.get("app_list", ()))
 
 

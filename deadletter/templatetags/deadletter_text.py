@@ -7,7 +7,7 @@ from typing import Any
 from django import template
 from django.utils.formats import number_format
 
-from ..admin.visible import visible as _visible
+from ..visible import visible as _visible
 
 register = template.Library()
 

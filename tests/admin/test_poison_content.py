@@ -11,9 +11,9 @@ from django.urls import include, path
 
 from deadletter import operations
 from deadletter.admin import PoisonRecordAdmin
-from deadletter.admin.visible import visible
 from deadletter.models import Act, PoisonRecord, Queue
 from deadletter.operations import PoisonFilter
+from deadletter.visible import visible
 
 from .conftest import url
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..failures import ERROR_LIMIT, printable
+from .failures import ERROR_LIMIT, printable
 
 #: Marks, embeddings, overrides and isolates that change the direction of what follows, and blanks
 #: that nobody sees: "invoice\u202Efdp.exe" must not read as "invoiceexe.pdf".
