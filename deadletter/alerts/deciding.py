@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.db import router
@@ -18,7 +19,7 @@ from django.db import router
 from .. import clock, signals
 from ..alert_rules import AlertPolicy
 from ..conf import get_settings
-from ..failures import describe
+from ..lifecycle.announce import announce as tell_listeners
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
 from ..models import Alert, AlertState
@@ -251,7 +252,7 @@ def _tell_listeners(
     ]
 
     def tell() -> None:
-        for kind, signal, alert in told:
+        for kind, _signal, alert in told:
             event(
                 logging.WARNING,
                 kind,
@@ -261,16 +262,12 @@ def _tell_listeners(
                 key=alert["key"],
                 count=alert["count"],
             )
-            for receiver, answer in signal.send_robust(sender=Alert, alert=alert, using=tx.using):
-                if isinstance(answer, Exception):
-                    event(
-                        logging.ERROR,
-                        "receiver_failed",
-                        "receiver {receiver} of {signal} raised {error}",
-                        receiver=repr(receiver),
-                        signal=kind,
-                        error=describe(answer).text,
-                    )
 
     if told:
         tx.after_commit(tell)
+    for kind, signal, alert in told:
+        tell_listeners(tx.using, kind, signal, sender=Alert, each=partial(_arguments, alert))
+
+
+def _arguments(alert: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"alert": alert}]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from .. import signals, sql
+from .. import sql
 from ..backoff import Backoff
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import LeaseLost
 from ..failures import HISTORY_LIMIT, printable
-from ..models import Message, Queue
-from ..sql import Row
 from ..status import FailureReason, Status
 from . import streams
-from .announce import announce
 from .counting import Subject
+from .noting import announce_completed, announce_failed, count_failure
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
 from .values import (
@@ -172,7 +170,7 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
             streams.wake(tx, streams.touched(deleted))
         seconds = {item.id: item.seconds for item in finished if item.seconds is not None}
         tx.counts.add_completed(gone, seconds)
-        _announce_completed(tx, gone, seconds)
+        announce_completed(tx, gone, seconds)
         outcomes |= dict.fromkeys((row[0] for row in gone), _COMPLETED)
     named = [item for item in completions if not item.status]
     if named:
@@ -192,7 +190,7 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
     attempts: dict[int, int] = {}
     for id, count, queue_id, name, kind, *policy in mine:
         failure = wanted[id]
-        _count(tx, failure, Subject(queue_id, name, kind))
+        count_failure(tx, failure, Subject(queue_id, name, kind))
         death = None if failure.deferred else _judge(failure, count, policy[0])
         if death:
             deaths.append(death)
@@ -207,7 +205,7 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
         for id in quarantine(tx, deaths, by=by) if deaths else ():
             outcomes[id] = Poisoned(attempts[id])
         streams.wake(tx, streams.touched(recorded))
-        _announce_failed(tx, mine, wanted, outcomes)
+        announce_failed(tx, mine, wanted, outcomes)
     return outcomes
 
 
@@ -257,7 +255,7 @@ def abandoning(
         limit = limit if max_attempts is None else max_attempts
         row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay")) | {"failed": 0}
         if failure.error:
-            _count(tx, failure, Subject(queue_id, name, kind))
+            count_failure(tx, failure, Subject(queue_id, name, kind))
         else:
             row |= {"entry": None, "reason": None, "error": None}
         recorded = tx.run("fail", ids=ids, rows=json.dumps([row]), history_limit=HISTORY_LIMIT)
@@ -281,56 +279,6 @@ def _settled(
     if missing:
         raise LeaseLost(missing)
     return outcomes
-
-
-def _count(tx: Transaction, failure: Failure, subject: Subject) -> None:
-    reason = FailureReason.read(failure.reason)
-    if reason is FailureReason.UNREGISTERED:
-        tx.counts.add(subject, "deferred")
-    else:
-        subject = subject._replace(reason=int(reason))
-        tx.counts.add(subject, "failed", seconds=failure.seconds)
-
-
-def _announce_completed(tx: Transaction, gone: Sequence[Row], seconds: Mapping[int, float]) -> None:
-    def each() -> Iterator[dict[str, Any]]:
-        queues = _queue_names(tx, (row[1] for row in gone))
-        for id, queue_id, name, kind in gone:
-            yield {
-                "message_id": id,
-                "queue": queues[queue_id],
-                "name": name,
-                "kind": kind,
-                "seconds": seconds.get(id),
-            }
-
-    announce(tx.using, "message_completed", signals.message_completed, sender=Message, each=each)
-
-
-def _announce_failed(
-    tx: Transaction, mine: Sequence[Row], failures: Mapping[int, Failure], outcomes: Outcomes
-) -> None:
-    def each() -> Iterator[dict[str, Any]]:
-        queues = _queue_names(tx, (row[2] for row in mine))
-        for id, attempts, queue_id, name, kind, *_policy in mine:
-            outcome = outcomes.get(id)
-            yield {
-                "message_id": id,
-                "queue": queues[queue_id],
-                "name": name,
-                "kind": kind,
-                "attempts": attempts,
-                "reason": FailureReason.read(failures[id].reason),
-                "error": printable(failures[id].error),
-                "retry_at": outcome.at if isinstance(outcome, Scheduled) else None,
-            }
-
-    announce(tx.using, "message_failed", signals.message_failed, sender=Message, each=each)
-
-
-def _queue_names(tx: Transaction, ids: Iterable[int]) -> dict[int, str]:
-    queues = Queue.objects.using(tx.using).filter(pk__in=set(ids))
-    return dict(queues.values_list("pk", "name"))
 
 
 def _judge(failure: Failure, attempts: int, limit: int | None) -> Death | None:
