@@ -18,6 +18,7 @@ DIGITS_LIMIT = 4300
 _INT_LIMIT = 10**DIGITS_LIMIT
 
 
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -48,13 +49,27 @@ def decode(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        value = json.loads(text)
+        value = _read(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise Undecodable(f"{type(error).__name__}: {str(error)[:200]}") from None
     # How deep json.loads goes depends on the Python; what the door refuses is refused here too.
-    if text.count("[") + text.count("{") > DEPTH_LIMIT and _is_deeper(value, DEPTH_LIMIT):
+    if _may_be_deeper(text, DEPTH_LIMIT) and _is_deeper(value, DEPTH_LIMIT):
         raise Undecodable(f"nested deeper than {DEPTH_LIMIT} levels")
     return value
+
+
+def _read(text: str) -> Any:
+    """Do what `json.loads` does, in half its time for the text that `accept` makes."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        end = -1
+    # Blanks around it, or something wrong that has to be named.
+    return value if end == len(text) else json.loads(text)
+
+
+def _may_be_deeper(text: str, limit: int) -> bool:
+    return len(text) > 2 * limit and text.count("[") + text.count("{") > limit
 
 
 def _is_deeper(value: Any, limit: int) -> bool:

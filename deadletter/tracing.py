@@ -56,6 +56,13 @@ def joined(headers: Any, context: Mapping[str, str]) -> Any:
     return {**headers, **context}
 
 
+def is_on() -> bool:
+    """Whether anybody has set up tracing."""
+    if trace is None:
+        return False
+    return _tracer(int(monotonic())) is not None
+
+
 def processing(message: Claimed) -> AbstractContextManager[None]:
     """
     Be in a span while a message meets its handler.

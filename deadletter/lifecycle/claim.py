@@ -95,6 +95,8 @@ def _levels(tx: Transaction, queues: Sequence[str] | None) -> Iterator[dict[str,
             }
 
 
+#: Verdicts on messages that nothing has to be decided about.
+_PLAIN = ("leased", "lease")
 #: Making a flag anew takes longer than reading the rest of the row.
 _STATUS = {int(flag): flag for flag in (Status.STORED, Status.STORED | Status.FAILED)}
 
@@ -135,17 +137,17 @@ class _Taking:
         """Claim what is due at a level; say whether it is worth looking again."""
         room = min(self.room, REACH)
         rows = self._candidates(level, room)
-        turns: dict[int, int] = {}
-        for row in rows:
-            turns.setdefault(row[3], len(turns))
         leased = [row for row in rows if row[0] == "leased"]
+        others = [row for row in rows if row[0] not in _PLAIN] if len(leased) < len(rows) else []
         if self.tx.is_sqlite:
+            # Every candidate comes first, in order; what was leased of them comes again.
+            turns = {id: turn for turn, id in enumerate(dict.fromkeys(row[3] for row in rows))}
             leased.sort(key=lambda row: turns[row[3]])
+        seen = len(leased) + len(others)
         self.messages += [self._claimed(row[3:]) for row in leased]
-        others = [row for row in rows if row[0] not in ("leased", "lease")]
         if others:
             self._judge(others)
-        if len(turns) < room or not (others or self.room > 0):
+        if seen < room or not (others or self.room > 0):
             return False
         if len(self.locked) >= REACH:
             self.cut_short = True
@@ -312,18 +314,16 @@ class _Taking:
                 self.tx.counts.add(lost, "failed")
 
     def _claimed(self, row: sql.Row) -> Claimed:
-        (*before, status, fence, created_at, instance, execution, activity, lease, reason) = row
+        status, created_at, lease, reason = row[9], row[11], row[15], row[16]
         if self.tx.is_sqlite:
             created_at = sql.as_datetime(created_at, self.tx.connection)
             lease = sql.as_timedelta(lease)
         return Claimed(
-            *before,  # type: ignore[call-arg]
+            *row[:9],  # type: ignore[call-arg]
             _STATUS.get(status) or Status(status),
-            fence,
+            row[10],
             created_at,
-            instance,
-            execution,
-            activity,
+            *row[12:15],
             lease,
             self.token,
             None if reason is None else FailureReason.read(reason),

@@ -64,7 +64,7 @@ class Counts:
                 row["longest"] = seconds
 
     def add_completed(
-        self, rows: Iterable[tuple[int, int, str, str]], seconds: Mapping[int, float]
+        self, rows: Iterable[tuple[int, int, str, str]], seconds: Mapping[int, float | None]
     ) -> None:
         """Count finished messages, given as (id, queue id, name, kind). The hot path."""
         many: dict[tuple[int, str, str], list[int]] = {}
@@ -73,7 +73,7 @@ class Counts:
         for subject, ids in many.items():
             row = self._rows.setdefault(Subject(*subject), {})
             row["completed"] = row.get("completed", 0) + len(ids)
-            times = [seconds[id] for id in ids if id in seconds]
+            times = [taken for id in ids if (taken := seconds[id]) is not None]
             if times:
                 row["seconds"] = row.get("seconds", 0.0) + sum(times)
                 row["longest"] = max(row.get("longest", 0.0), *times)

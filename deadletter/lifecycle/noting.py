@@ -25,7 +25,14 @@ def count_failure(tx: Transaction, failure: Failure, subject: Subject) -> None:
         tx.counts.add(subject, "failed", seconds=failure.seconds)
 
 
-def announce_completed(tx: Transaction, gone: Sequence[Row], seconds: Mapping[int, float]) -> None:
+def completions_are_heard() -> bool:
+    """Whether somebody wants to know which messages are finished."""
+    return signals.message_completed.has_listeners(Message)
+
+
+def announce_completed(
+    tx: Transaction, gone: Sequence[Row], seconds: Mapping[int, float | None]
+) -> None:
     def each() -> Iterator[dict[str, Any]]:
         queues = _queue_names(tx, (row[1] for row in gone))
         for id, queue_id, name, kind in gone:

@@ -16,8 +16,13 @@ from ..exceptions import LeaseLost
 from ..failures import HISTORY_LIMIT, printable
 from ..status import FailureReason, Status
 from . import streams
-from .counting import Subject
-from .noting import announce_completed, announce_failed, count_failure
+from .counting import Subject, writer
+from .noting import (
+    announce_completed,
+    announce_failed,
+    completions_are_heard,
+    count_failure,
+)
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
 from .values import (
@@ -157,27 +162,42 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
     outcomes: Outcomes = {}
     finished = [item for item in completions if item.status]
     if finished:
-        ids, tokens = _held(finished)
-        rows = tx.run("complete", ids=ids, tokens=tokens)
-        gone = [row[1:5] for row in rows if row[0] is None]
-        streamed = [row[1] for row in rows if row[0] is not None]
-        if streamed:
-            by_id = dict(zip(ids, tokens, strict=True))
-            deleted = tx.run(
-                "complete_streamed", ids=streamed, tokens=[by_id[id] for id in streamed]
-            )
-            gone += [row[:4] for row in deleted]
-            streams.wake(tx, streams.touched(deleted))
-        seconds = {item.id: item.seconds for item in finished if item.seconds is not None}
-        tx.counts.add_completed(gone, seconds)
-        announce_completed(tx, gone, seconds)
-        outcomes |= dict.fromkeys((row[0] for row in gone), _COMPLETED)
+        outcomes = dict.fromkeys(_finish(tx, finished), _COMPLETED)
     named = [item for item in completions if not item.status]
     if named:
         streams.lock(tx, {item.id for item in named})
         back = [Release(item.id, 0, item.token) for item in named]
         outcomes |= releasing(tx, back, by_name={item.id for item in named})
     return outcomes
+
+
+def _finish(tx: Transaction, finished: Sequence[Completion]) -> Iterable[int]:
+    """Delete finished messages, count and announce them; return the ids that were the caller's."""
+    ids, tokens = _held(finished)
+    seconds = {item[0]: item[3] for item in finished}
+    rows = tx.run(
+        "complete",
+        ids=ids,
+        tokens=tokens,
+        seconds=[seconds[id] for id in ids],
+        writer=writer(tx.connection),
+        named=completions_are_heard(),
+    )
+    if not rows and not tx.is_sqlite:
+        return ids
+    gone = [row[1:5] for row in rows if row[0] is None]
+    streamed = [row[1] for row in rows if row[0] is not None]
+    if tx.is_sqlite:
+        tx.counts.add_completed(gone, seconds)
+    if streamed:
+        by_id = dict(zip(ids, tokens, strict=True))
+        deleted = tx.run("complete_streamed", ids=streamed, tokens=[by_id[id] for id in streamed])
+        counted = [row[:4] for row in deleted]
+        tx.counts.add_completed(counted, seconds)
+        gone += counted
+        streams.wake(tx, streams.touched(deleted))
+    announce_completed(tx, gone, seconds)
+    return [row[0] for row in gone]
 
 
 def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcomes:

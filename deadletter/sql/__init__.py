@@ -85,8 +85,10 @@ def _for_postgresql(value: Any) -> Any:
     """
     if not isinstance(value, list) or not value:
         return value
-    if isinstance(value[0], int):
+    if isinstance(value[0], int | float) and None not in value:
         return "{" + ",".join(map(str, value)) + "}"
+    if not isinstance(value[0], str):
+        return value
     text = ",".join(value)
     # Only what needs no quotes: anything else is left to the driver.
     return "{" + text + "}" if "".join(value).isalnum() and all(value) and text.isascii() else value

@@ -236,16 +236,29 @@ UPDATE deadletter_message
 RETURNING id;
 
 -- complete --
--- Delete finished messages; those of a stream only get their stream's lock here (waiting, by key) and are deleted by
--- complete_streamed, in a snapshot taken after the lock.
+-- Delete finished messages and count them; those of a stream only get their stream's lock here (waiting, by key) and are deleted
+-- by complete_streamed, in a snapshot taken after the lock. Says which are gone only to somebody who listens, or when not all are.
 WITH settled AS (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
+    SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(seconds)s::float8[])
+        AS s(id, token, seconds)
 ), gone AS (
     DELETE FROM deadletter_message m
      USING settled s
      WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
        AND m.stream IS NULL
-    RETURNING m.id, m.queue_id, m.name, m.kind
+    RETURNING m.id, m.queue_id, m.name, m.kind, s.seconds
+), counted AS (
+    INSERT INTO deadletter_count AS c
+           (span, at, queue, name, kind, writer, completed, seconds, longest)
+    SELECT 60, date_trunc('minute', %(now)s), q.name, g.name, g.kind, %(writer)s, count(*),
+           COALESCE(sum(g.seconds), 0), COALESCE(max(g.seconds), 0)
+      FROM gone g JOIN deadletter_queue q ON q.id = g.queue_id
+     WHERE %(writer)s::text IS NOT NULL
+     GROUP BY q.name, g.name, g.kind
+        ON CONFLICT (span, at, queue, name, kind, reason, writer)
+        DO UPDATE SET completed = c.completed + excluded.completed,
+                      seconds = c.seconds + excluded.seconds,
+                      longest = GREATEST(c.longest, excluded.longest)
 ), streamed AS (
     SELECT m.id, m.queue_id, m.stream
       FROM deadletter_message m JOIN settled s ON m.id = s.id
@@ -257,7 +270,8 @@ WITH settled AS (
 SELECT pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text, id, NULL, NULL, NULL
   FROM (SELECT * FROM streamed) AS ordered
  UNION ALL
-SELECT NULL, id, queue_id, name, kind FROM gone;
+SELECT NULL, id, queue_id, name, kind FROM gone
+ WHERE %(named)s OR (SELECT count(*) FROM gone) < cardinality(%(ids)s::bigint[]);
 
 -- complete_streamed --
 -- Delete finished messages of streams whose lock is held.

@@ -60,6 +60,11 @@ class Breakers:
         self._changed: dict[str, str | None] = {}
         self._lock = threading.Lock()
 
+    @property
+    def are_closed(self) -> bool:
+        """Whether nothing at all is held, or watched that could be."""
+        return not self._circuits
+
     def hold(self, *run: Handler | None) -> float | None:
         """
         Return how long a run must wait, or None when it may start (maybe as the probe).

@@ -66,6 +66,8 @@ def execute(
     handler = admit(message, handlers)
     if isinstance(handler, Failure):
         return handler
+    if not tracing.is_on():
+        return _run(message, handler, using, nested)
     with tracing.processing(message):
         return _run(message, handler, using, nested)
 
@@ -74,7 +76,14 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
     before = message.status
     try:
         # A fresh context each: translations, time zones and the like end with the message.
-        contextvars.copy_context().run(_call, handler, message, using, nested)
+        context = contextvars.copy_context()
+        if nested or not handler.is_plain:
+            context.run(_call, handler, message, using, nested)
+        else:
+            prepare(message.started)
+            result = context.run(handler.function, message)
+            if result is not None:
+                context.run(_finish, result)
     except _LostInCommit as lost:
         tracing.failed(describe(lost))
         return Overtaken(message.id)
@@ -87,7 +96,7 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
     seconds = monotonic() - message.started
     if handler.atomic:
         return Settled(message.id, seconds)
-    return Completion(message.id, token=message.token, seconds=seconds)
+    return Completion(message.id, Status.PUBLISHED, message.token, seconds)
 
 
 def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
@@ -131,14 +140,12 @@ def _call(handler: Handler, message: Claimed, using: str | None, nested: bool) -
         with transaction.atomic(using=using):
             _finish(handler.function(message))
             _complete(message, using)
-    elif handler.is_async:
-        asyncio.run(handler.function(message))
-    elif nested:
+    elif not handler.is_async:
         # A test runs inside a transaction: a database error of the handler must not break it.
         with transaction.atomic(using=using):
             _finish(handler.function(message))
     else:
-        _finish(handler.function(message))
+        asyncio.run(handler.function(message))
 
 
 def _finish(result: object) -> None:

@@ -28,7 +28,7 @@ from .registry import Handler, Registry
 
 Outcome = tuple[Holding, Report | Release]
 #: After these the rest of a run is not begun.
-FAILED = (Failure, Overtaken)
+FAILED = frozenset((Failure, Overtaken))
 
 
 class Executors:
@@ -60,7 +60,10 @@ class Executors:
         plain: list[Run] = []
         on_loop: list[Run] = []
         for run in runs:
-            (on_loop if self._prepare(run) else plain).append(run)
+            if len(run) == 1 and not run[0].is_async:
+                plain.append(run)
+            else:
+                (on_loop if self._prepare(run) else plain).append(run)
         if on_loop and self._loop is not None:
             self._loop.put(on_loop)
         if plain:
@@ -76,7 +79,7 @@ class Executors:
         if len(run) > 1:
             for place, holding in enumerate(run, 1):
                 holding.behind = run[place:]
-        is_async = [holding.handler is not None and holding.handler.is_async for holding in run]
+        is_async = [holding.is_async for holding in run]
         if True not in is_async:
             return False
         if self._loop is None:
@@ -102,7 +105,7 @@ class Executors:
             report = self._execute(holding)
             if not self.finished(holding, report):
                 return False
-            if isinstance(report, FAILED):
+            if type(report) in FAILED:
                 return True
         return True
 
@@ -128,12 +131,12 @@ class Executors:
         """Hand an outcome back; False when the pump has given up on it and replaced its thread."""
         if not holding.decide():
             return False
-        failed = isinstance(report, FAILED)
-        self._holdings.finish(holding, failed=failed)
-        if failed:
+        if type(report) in FAILED:
+            self._holdings.finish(holding, failed=True)
             behind = _released(behind for behind in holding.behind if behind.take())
             self.outcomes.append([(holding, report), *behind])
         else:
+            self._holdings.finish(holding, failed=False)
             self.outcomes.append(((holding, report),))
         if len(self.outcomes) >= self.enough or not self._crew.runs:
             self._tell()

@@ -83,6 +83,10 @@ class Holding:
         return hasattr(self, "_unstarted")
 
     @property
+    def is_async(self) -> bool:
+        return self.handler is not None and self.handler.is_async
+
+    @property
     def is_suspect(self) -> bool:
         """Whether a process died under it, and this is its last attempt."""
         if self.message.last_failure is not FailureReason.WORKER_LOST:
@@ -92,6 +96,11 @@ class Holding:
         if handler is not None and handler.has_own_limit:
             limit = handler.max_attempts
         return limit is not None and self.message.attempt >= limit
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its attempt may take too long."""
+        return self.handler is not None and self.handler.seconds is not None
 
     @property
     def deadline(self) -> float | None:
@@ -129,10 +138,11 @@ class Holdings:
         self._by_id[message.id] = holding
         return holding
 
-    def remove(self, id: int) -> None:
-        holding = self._by_id.pop(id, None)
-        if holding is not None:
-            self.ledger.drop(holding.slot)
+    def remove(self, *ids: int) -> None:
+        for id in ids:
+            holding = self._by_id.pop(id, None)
+            if holding is not None:
+                self.ledger.drop(holding.slot)
 
     def dismiss(self, holding: Holding) -> bool:
         """Say whether a newer holding of the message took its place; if so, forget it."""

@@ -48,7 +48,7 @@ class Leases:
         self._next = now + INTERVAL
         held = list(self._holdings)
         for holding in held:
-            if holding.started:
+            if holding.started and holding.is_limited:
                 self._time_out(holding, now)
         due = [holding for holding in held if holding.until - now < holding.half]
         if due:

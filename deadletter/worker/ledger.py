@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 
 _SLOT = struct.Struct("<q8sB7x")
+_SIZE = _SLOT.size
 _STAGE = 16  # offset of the stage inside a slot
 _TOKEN = 8  # bytes of a token
 
@@ -30,6 +31,9 @@ class Stage(enum.IntEnum):
     DONE = 3
     #: Its handler raised; not reported yet.
     FAILED = 4
+
+
+_WAITING = int(Stage.WAITING)
 
 
 @dataclass(frozen=True)
@@ -64,15 +68,15 @@ class Ledger:
     def hold(self, id: int, token: str) -> int:
         """Enter a message and return its slot."""
         slot = self._free.pop()
-        _SLOT.pack_into(self._memory, slot * _SLOT.size, id, bytes.fromhex(token), Stage.WAITING)
+        _SLOT.pack_into(self._memory, slot * _SIZE, id, bytes.fromhex(token), _WAITING)
         return slot
 
     def mark(self, slot: int, stage: Stage) -> None:
         # One byte, written at once: a reader never sees half of it.
-        self._memory[slot * _SLOT.size + _STAGE] = stage
+        self._memory[slot * _SIZE + _STAGE] = stage
 
     def drop(self, slot: int) -> None:
-        self.mark(slot, Stage.FREE)
+        self._memory[slot * _SIZE + _STAGE] = 0
         self._free.append(slot)
 
     def entries(self) -> list[Entry]:

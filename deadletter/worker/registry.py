@@ -34,6 +34,11 @@ class Handler:
     breaker: BreakerPolicy | None = DEFAULT
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether calling its function is all there is to do."""
+        return not self.atomic and not self.is_async
+
+    @cached_property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 

@@ -49,7 +49,7 @@ class Reporting:
     def collect(self) -> None:
         """Take over what the executors have finished."""
         outcomes = self._executors.outcomes
-        while outcomes:
+        for _ in range(len(outcomes)):
             for holding, report in outcomes.popleft():
                 if self._holdings.dismiss(holding):
                     # Lost its lease, and this very process claimed the message anew.
@@ -96,8 +96,7 @@ class Reporting:
         self._unsure.clear()
         for id in (*lost, *reports.overtaken):
             self._say_lost(id)
-        for id in reports.all_ids():
-            self._holdings.remove(id)
+        self._holdings.remove(*reports.all_ids())
 
     def _settled_before(self, unsure: set[int], reports: Reports) -> set[int]:
         """

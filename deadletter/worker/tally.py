@@ -80,8 +80,7 @@ class Reports:
     def all_ids(self) -> Iterator[int]:
         """Yield the ids of all messages that are done with once this is reported."""
         for reports in (self.completions, self.failures, self.releases, self.settled):
-            for report in reports:
-                yield report.id
+            yield from [report.id for report in reports]
         yield from self.overtaken
 
     def count(self, batch: WorkBatch, tally: Tally) -> None:
