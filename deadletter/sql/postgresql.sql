@@ -23,7 +23,8 @@ WITH stored AS (
     RETURNING id, queue_id, available_at, expires_at, created_at
 ), counted AS (
     INSERT INTO deadletter_count AS c (span, at, queue, name, kind, writer, sent)
-    SELECT 60, date_trunc('minute', %(now)s), %(queue)s, %(name)s, %(kind)s, %(writer)s, 1
+    SELECT 60, date_trunc('minute', %(now)s), %(queue)s, %(name)s, %(kind)s,
+           %(writer)s::text, 1
       FROM stored
      WHERE %(writer)s::text IS NOT NULL
         ON CONFLICT (span, at, queue, name, kind, reason, writer) DO UPDATE SET sent = c.sent + 1
@@ -250,7 +251,7 @@ WITH settled AS (
 ), counted AS (
     INSERT INTO deadletter_count AS c
            (span, at, queue, name, kind, writer, completed, seconds, longest)
-    SELECT 60, date_trunc('minute', %(now)s), q.name, g.name, g.kind, %(writer)s, count(*),
+    SELECT 60, date_trunc('minute', %(now)s), q.name, g.name, g.kind, %(writer)s::text, count(*),
            COALESCE(sum(g.seconds), 0), COALESCE(max(g.seconds), 0)
       FROM gone g JOIN deadletter_queue q ON q.id = g.queue_id
      WHERE %(writer)s::text IS NOT NULL
@@ -583,9 +584,9 @@ WITH gone AS (
     INSERT INTO deadletter_count AS c
            (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
         retried, removed, seconds, longest)
-    SELECT %(into)s, start, queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
+    SELECT %(into)s::int, start, queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
            SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
-      FROM (SELECT *, CASE %(into)s WHEN 3600 THEN date_trunc('hour', at, 'UTC')
+      FROM (SELECT *, CASE %(into)s::int WHEN 3600 THEN date_trunc('hour', at, 'UTC')
                                     WHEN 86400 THEN date_trunc('day', at, 'UTC')
                                     ELSE 'epoch' END AS start
               FROM gone) AS g
