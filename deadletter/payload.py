@@ -16,6 +16,9 @@ DEPTH_LIMIT = 64
 DIGITS_LIMIT = 4300
 
 _INT_LIMIT = 10**DIGITS_LIMIT
+#: A simple payload has so many leaves at most, of so many characters, and no larger integers.
+_FEW, _SHORT, _LARGE = 50, 1_000, 2**63
+_LEAVES = frozenset((float, bool, type(None)))
 
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
@@ -30,6 +33,9 @@ def accept(value: Any, *, field: str = "payload", limit: int = SIZE_LIMIT) -> st
     (a tuple reads back as a list).
     Raises: PayloadRejected naming the place, before anything large is built.
     """
+    text = _simple(value, limit)
+    if text is not None:
+        return text
     _walk(value, field, limit)
     # The walk has seen every leaf, so the encoder can meet neither NaN nor a cycle.
     text = _encode(value)
@@ -37,6 +43,35 @@ def accept(value: Any, *, field: str = "payload", limit: int = SIZE_LIMIT) -> st
     if size > limit:
         raise PayloadRejected(field, _too_large(size, limit))
     return text
+
+
+def _simple(value: Any, limit: int) -> str | None:
+    """
+    Return what most payloads are, a dict of a few short leaves, as text; None: look closer.
+
+    Half the time of a walk with a name for every place, which only a refusal needs.
+    """
+    if type(value) is not dict or len(value) > _FEW:
+        return None
+    for key, leaf in value.items():
+        kind = type(leaf)
+        if kind is str:
+            if len(leaf) > _SHORT:
+                return None
+        elif kind is int:
+            if not -_LARGE < leaf < _LARGE:
+                return None
+        elif kind not in _LEAVES:
+            return None
+        if type(key) is not str or len(key) > _SHORT:
+            return None
+    try:
+        text = _encode(value)
+        size = len(text.encode())
+    except ValueError:  # NaN, or a lone surrogate
+        return None
+    # Written like this a NUL, or a text about one.
+    return None if "\\u0000" in text or size > limit else text
 
 
 def decode(text: str | None) -> Any:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deadletter import PayloadRejected
+from deadletter import PayloadRejected, payload
 from deadletter.exceptions import Undecodable
 from deadletter.payload import DEPTH_LIMIT, SIZE_LIMIT, accept, decode
 
@@ -144,3 +145,31 @@ def test_the_deepest_that_passes_the_door_reads_back_equal():
         value = {"a": value}
 
     assert decode(accept(value)) == value
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(), max_size=4) | st.integers(),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+        max_size=4,
+    )
+)
+@example({"a": "\x00"})
+@example({"a": "\\u0000"})
+@example({"a": "\ud800"})
+@example({1: "a"})
+@example({"a": float("nan")})
+@example({"a": 2**63})
+@example({"a": "x" * 1001})
+def test_the_short_way_for_simple_payloads_comes_to_the_same_end(value):
+    def end(accept: Callable[[Any], str]) -> str:
+        try:
+            return accept(value)
+        except PayloadRejected as error:
+            return str(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payload, "_simple", lambda value, limit: None)
+        by_walking = end(payload.accept)
+
+    assert end(payload.accept) == by_walking
