@@ -185,7 +185,7 @@ def _finish(tx: Transaction, finished: Sequence[Completion]) -> Iterable[int]:
     )
     if not rows and not tx.is_sqlite:
         return ids
-    gone = [row[1:5] for row in rows if row[0] is None]
+    gone = [row[1:5] for row in rows if row[0] is None and row[1] is not None]
     streamed = [row[1] for row in rows if row[0] is not None]
     if tx.is_sqlite:
         tx.counts.add_completed(gone, seconds)

@@ -271,7 +271,11 @@ SELECT pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text, id, NULL
   FROM (SELECT * FROM streamed) AS ordered
  UNION ALL
 SELECT NULL, id, queue_id, name, kind FROM gone
- WHERE %(named)s OR (SELECT count(*) FROM gone) < cardinality(%(ids)s::bigint[]);
+ WHERE %(named)s OR (SELECT count(*) FROM gone) < cardinality(%(ids)s::bigint[])
+ UNION ALL
+-- No row at all means "all of them": that none of them was the caller's takes a row without an id.
+SELECT NULL, NULL, NULL, NULL, NULL
+ WHERE NOT EXISTS (SELECT 1 FROM gone) AND NOT EXISTS (SELECT 1 FROM streamed);
 
 -- complete_streamed --
 -- Delete finished messages of streams whose lock is held.
