@@ -293,11 +293,24 @@ SELECT pg_advisory_xact_lock(key)
          ORDER BY key) AS ordered;
 
 -- lock_streams_of_poison --
--- Wait for the locks of the streams these poison records came from, by key.
+-- Wait for the locks of the streams these poison records came from, by key. A record of an instance may have told it and all
+-- above it: their streams as well.
+WITH RECURSIVE owner(id, queue, parent) AS (
+    SELECT i.id, i.queue, i.parent
+      FROM deadletter_poison p JOIN deadletter_instance i ON i.id = p.instance
+     WHERE p.id = ANY(%(ids)s::bigint[]) AND p.instance IS NOT NULL
+     UNION
+    SELECT i.id, i.queue, i.parent
+      FROM owner o JOIN deadletter_instance i ON i.id = o.parent
+)
 SELECT pg_advisory_xact_lock(key)
-  FROM (SELECT DISTINCT hashtextextended(p.stream, q.id) AS key
-          FROM deadletter_poison p JOIN deadletter_queue q ON q.name = p.queue
-         WHERE p.id = ANY(%(ids)s::bigint[]) AND p.stream IS NOT NULL
+  FROM (SELECT DISTINCT key
+          FROM (SELECT hashtextextended(p.stream, q.id) AS key
+                  FROM deadletter_poison p JOIN deadletter_queue q ON q.name = p.queue
+                 WHERE p.id = ANY(%(ids)s::bigint[]) AND p.stream IS NOT NULL
+                 UNION ALL
+                SELECT hashtextextended('instance:' || o.id, q.id)
+                  FROM owner o JOIN deadletter_queue q ON q.name = o.queue) AS found
          ORDER BY key) AS ordered;
 
 -- read_leased --
