@@ -1,16 +1,28 @@
 """
 A message queue inside the application's own database that knows what to do when work fails.
 
-Reading order: status, backoff, payload, failures (pure); models; lifecycle (the verbs); worker;
-operations (what people do); admin. Imports go one way, in that order.
+Reading order: status, backoff, payload, failures, events (pure); models; lifecycle (the verbs);
+instances (long-running processes); worker; operations (what people do); admin. Imports go one
+way, in that order.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .events import (
+    ActivityCompleted,
+    ActivityFailed,
+    ChildCompleted,
+    ChildFailed,
+    Raised,
+    Started,
+    TimerFired,
+)
 from .exceptions import (
     DeadletterError,
+    InstanceNotRunning,
+    InstanceRunning,
     LeaseLost,
     MessageRejected,
     PayloadRejected,
@@ -22,28 +34,63 @@ from .failures import ErrorDetails
 from .status import FailureReason, Status
 
 if TYPE_CHECKING:
+    from .instances import (
+        Run,
+        acancel,
+        ainstance_status,
+        araise_event,
+        astart,
+        await_for,
+        cancel,
+        instance_status,
+        orchestration,
+        raise_event,
+        start,
+        wait_for,
+    )
     from .lifecycle.enqueue import Outgoing, asend, asend_many, send, send_many
     from .worker.registry import handler
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActivityCompleted",
+    "ActivityFailed",
+    "ChildCompleted",
+    "ChildFailed",
     "DeadletterError",
     "ErrorDetails",
     "FailureReason",
+    "InstanceNotRunning",
+    "InstanceRunning",
     "LeaseLost",
     "MessageRejected",
     "Outgoing",
     "PayloadRejected",
     "Permanent",
+    "Raised",
     "Retry",
+    "Run",
+    "Started",
     "Status",
+    "TimerFired",
     "UnknownQueue",
+    "acancel",
+    "ainstance_status",
+    "araise_event",
     "asend",
     "asend_many",
+    "astart",
+    "await_for",
+    "cancel",
     "handler",
+    "instance_status",
+    "orchestration",
+    "raise_event",
     "send",
     "send_many",
+    "start",
+    "wait_for",
 ]
 
 #: Names that need models, found on first use: importing the package must not load the app registry.
@@ -55,6 +102,23 @@ _LATE = {
     "send_many": "lifecycle.enqueue",
     "handler": "worker.registry",
 }
+_LATE |= dict.fromkeys(
+    (
+        "Run",
+        "acancel",
+        "ainstance_status",
+        "araise_event",
+        "astart",
+        "await_for",
+        "cancel",
+        "instance_status",
+        "orchestration",
+        "raise_event",
+        "start",
+        "wait_for",
+    ),
+    "instances",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from .durations import as_timedelta
+from .failures import shown
 
 
 class DeadletterError(Exception):
@@ -38,6 +39,24 @@ class UnknownQueue(MessageRejected):
             f"Queue.objects.create(name={name!r}), or declare it in "
             f'DEADLETTER["QUEUES"] and run "manage.py migrate".',
         )
+
+
+class InstanceRunning(MessageRejected):
+    """An instance of that id is under way; nothing was started."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            "instance",
+            f"{id!r} is running; wait for its end, cancel it, or choose another id",
+        )
+
+
+class InstanceNotRunning(MessageRejected):
+    """No instance of that id is under way; nothing was sent."""
+
+    def __init__(self, id: object, status: str | None) -> None:
+        what = "there is none" if status is None else f"it has {status}"
+        super().__init__("instance", f"{shown(id)} is not running: {what}")
 
 
 class LeaseLost(DeadletterError):

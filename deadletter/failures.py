@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import sysconfig
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import TracebackType
+from typing import Any
 
 from .status import FailureReason
 
@@ -155,6 +156,17 @@ class FailedDeserialization:
 
 MessageType = Activity | Orchestration | Plain | FailedDeserialization
 
+_TYPES: dict[str, type[MessageType]] = {
+    "activity": Activity,
+    "orchestration": Orchestration,
+    "message": Plain,
+    "failed_deserialization": FailedDeserialization,
+}
+_NAMES = {kind: name for name, kind in _TYPES.items()}
+
+#: What an error is about, and so who can do something about it.
+CATEGORIES = ("infrastructure", "configuration", "application", "poison")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorDetails:
@@ -166,6 +178,15 @@ class ErrorDetails:
     max_attempts: int | None = None
     last_error: str | None = None
     message_type: MessageType | None = None
+    #: Whose message it was; None for messages that belong to nothing larger.
+    instance: str | None = None
+    execution_id: int | None = None
+    #: The poison record of this message has all the rest.
+    message_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.category not in CATEGORIES:
+            raise ValueError(f"category: expected one of {CATEGORIES}, got {shown(self.category)}")
 
     @property
     def is_retryable(self) -> bool:
@@ -183,6 +204,9 @@ class ErrorDetails:
         max_attempts: int | None,
         last_error: str | None,
         message_type: MessageType,
+        instance: str | None = None,
+        execution_id: int | None = None,
+        message_id: int | None = None,
     ) -> ErrorDetails:
         limit = "no limit" if max_attempts is None else f"max {max_attempts}"
         return cls(
@@ -192,7 +216,39 @@ class ErrorDetails:
             max_attempts=max_attempts,
             last_error=last_error,
             message_type=message_type,
+            instance=instance,
+            execution_id=execution_id,
+            message_id=message_id,
         )
+
+    @classmethod
+    def Application(cls, text: object) -> ErrorDetails:
+        """An error the application decided on; an exception is described as a failure is."""
+        if isinstance(text, BaseException):
+            text = describe(text).text
+        return cls(category="application", text=printable(text))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON can keep it; `from_dict` reads it back equal."""
+        found = {item.name: getattr(self, item.name) for item in fields(self)}
+        if self.message_type is not None:
+            kind = {"type": _NAMES[type(self.message_type)]}
+            found["message_type"] = kind | vars(self.message_type)
+        return found
+
+    @classmethod
+    def from_dict(cls, found: Any) -> ErrorDetails:
+        """Raises ValueError for anything that `as_dict` did not write."""
+        try:
+            values = {item.name: found[item.name] for item in fields(cls) if item.name in found}
+            if (given := values.get("message_type")) is not None:
+                rest = {key: value for key, value in given.items() if key != "type"}
+                values["message_type"] = _TYPES[given["type"]](**rest)
+            if not isinstance(values["text"], str):
+                raise TypeError(f"text is {shown(values['text'])}")
+            return cls(**values)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not an error: {describe(error).text}") from None
 
 
 def cause_of(reason: FailureReason, exception: str | None) -> str:

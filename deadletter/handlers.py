@@ -1,7 +1,8 @@
-"""deadletter's own messages: work that operators began, and notices on their way."""
+"""deadletter's own messages: work that operators began, notices on their way, timers."""
 
 from __future__ import annotations
 
+from . import instances
 from .alerts import delivery, notices
 from .lifecycle import Claimed
 from .operations import bulk
@@ -26,3 +27,9 @@ def carry_on(message: Claimed) -> None:
 def tell(message: Claimed) -> None:
     """Deliver a notice to its channel. At least once: a receiver knows it by its id."""
     delivery.deliver(message.payload)
+
+
+@handler(instances.TIMER, atomic=True, breaker=None)
+def fire(message: Claimed) -> None:
+    """Let a timer of an instance fire. Atomic: its event and its end are one."""
+    instances.fire_timer(message)

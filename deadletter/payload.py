@@ -25,7 +25,9 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def accept(value: Any, *, field: str = "payload", limit: int = SIZE_LIMIT) -> str:
+def accept(
+    value: Any, *, field: str = "payload", limit: int = SIZE_LIMIT, depth: int = DEPTH_LIMIT
+) -> str:
     """
     Return the value as compact JSON text.
 
@@ -36,7 +38,7 @@ def accept(value: Any, *, field: str = "payload", limit: int = SIZE_LIMIT) -> st
     text = _simple(value, limit)
     if text is not None:
         return text
-    _walk(value, field, limit)
+    _walk(value, field, limit, depth)
     # The walk has seen every leaf, so the encoder can meet neither NaN nor a cycle.
     text = _encode(value)
     size = len(text.encode())
@@ -119,7 +121,7 @@ def _is_deeper(value: Any, limit: int) -> bool:
     return True
 
 
-def _walk(value: Any, field: str, limit: int) -> None:
+def _walk(value: Any, field: str, limit: int, deepest: int) -> None:
     """Check every leaf, iteratively: a hostile value must not exhaust the stack first."""
     budget = limit
     todo: list[tuple[Any, int, str]] = [(value, 0, field)]
@@ -139,8 +141,8 @@ def _walk(value: Any, field: str, limit: int) -> None:
                 raise PayloadRejected(path, f"JSON has no {node!r}; send null or text instead")
             budget -= 1
         elif isinstance(node, dict | list | tuple):
-            if depth >= DEPTH_LIMIT:
-                raise PayloadRejected(field, f"nested deeper than {DEPTH_LIMIT} levels")
+            if depth >= deepest:
+                raise PayloadRejected(field, f"nested deeper than {deepest} levels")
             budget -= 2 * len(node)
             if budget >= 0:
                 todo.extend(_children(node, depth + 1, path))

@@ -26,3 +26,8 @@ poison_removed = Signal()
 alert_raised = Signal()
 #: What an alert was about has ended. Arguments: alert (as above), using.
 alert_recovered = Signal()
+#: An instance came to its end. Arguments: instance (its id), name, execution_id, using.
+instance_completed = Signal()
+#: An instance failed for good, until somebody retries what failed it. Arguments: instance (its id),
+#: name, execution_id, error (an ErrorDetails), using.
+instance_failed = Signal()

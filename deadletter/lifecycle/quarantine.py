@@ -13,7 +13,7 @@ from ..failures import HISTORY_LIMIT, cause_of, fingerprint, printable
 from ..logs import event
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
-from . import outcomes, streams
+from . import outcomes, owners, streams
 from .announce import announce
 from .counting import Subject
 from .transaction import Transaction
@@ -72,6 +72,9 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
             ids=[row.id for row in records],
             rows=json.dumps([row.record() for row in records]),
         )
+    owned = [row.as_dead(row.instance) for row in dying if row.instance is not None]
+    if owned:
+        owners.tell(tx, owned)
     if dying:
         tx.run("delete", ids=[row.id for row in dying])
         streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
@@ -103,6 +106,9 @@ class _Dying:
     stream_policy: str
     on_poison: str
     dead_queue: str | None
+    instance: str | None
+    execution_id: int | None
+    activity_id: int | None
 
     @property
     def destination(self) -> str:
@@ -122,10 +128,15 @@ class _Dying:
         return fingerprint(self.name, self.cause, self.frame or "")
 
     @property
+    def limit(self) -> int | None:
+        """The number in force."""
+        return self.max_attempts if self.death.max_attempts is None else self.death.max_attempts
+
+    @property
     def verdict(self) -> str:
         if self.death.verdict:
             return printable(self.death.verdict)
-        number = self.max_attempts if self.death.max_attempts is None else self.death.max_attempts
+        number = self.limit
         limit = "unlimited" if number is None else max(number, 1)
         return f"gave up after {self.attempts} of {limit} attempts"
 
@@ -140,6 +151,20 @@ class _Dying:
             "max_attempts": self.death.max_attempts,
             "halts": self.stream is not None and self.stream_policy == StreamPolicy.HALT,
         }
+
+    def as_dead(self, instance: str) -> owners.Dead:
+        return owners.Dead(
+            id=self.id,
+            kind=self.kind,
+            name=self.name,
+            queue=self.queue,
+            instance=instance,
+            execution_id=self.execution_id,
+            activity_id=self.activity_id,
+            attempts=self.attempts,
+            max_attempts=self.limit,
+            last_error=self.error or self.death.verdict or None,
+        )
 
     def poisoning(self) -> Poisoning:
         return Poisoning(
@@ -188,6 +213,9 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
                 stream_policy=row[13],
                 on_poison=row[14],
                 dead_queue=row[15],
+                instance=row[17],
+                execution_id=row[18],
+                activity_id=row[19],
             )
         )
         if row[14] == "broken":

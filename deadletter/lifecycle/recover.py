@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from django.dispatch import Signal
 from .. import signals, sql
 from ..models import Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
-from . import outcomes, streams
+from . import outcomes, reopening, streams
 from .announce import announce
 from .counting import Subject
 from .notify import notify_after_commit
@@ -49,26 +49,81 @@ def retry(
     ids = list(dict.fromkeys(poison_ids))
     waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
     records = _lock_poison(tx, ids)
-    there = sorted(records)
-    edit = {"reason": int(FailureReason.OPERATOR), "error": f"payload edited by {by or '?'}"}
-    rows = tx.run(
-        "restore",
-        ids=there,
-        delays=[sql.microseconds(waits[id]) for id in there],
-        queue=queue,
-        payload=payload,
-        entry=json.dumps(edit),
-    )
-    back = {row[0] for row in rows}
-    done = [id for id in there if records[id].message_id in back]
+    restoring = _Restoring(tx, records, waits, queue=queue, payload=payload, by=by)
+    restoring.restore([id for id in sorted(records) if records[id].instance is None])
+    restoring.restore_owned([id for id in sorted(records) if records[id].instance is not None])
+    done = sorted(restoring.done)
     PoisonRecord.objects.using(tx.using).filter(pk__in=done).delete()
     streams.wake(tx, _streams(tx, (records[id] for id in done)))
     if done:
         notify_after_commit(tx.using)
     _tell(tx, "poison_retried", signals.poison_retried, [records[id] for id in done], by)
-    left = [records[id] for id in there if records[id].message_id not in back]
-    verdicts = Verdicts(done, _absent(ids, records), _why_not(tx, left, queue))
+    known = restoring.done | restoring.refused.keys()
+    left = [records[id] for id in sorted(records) if id not in known]
+    refused = restoring.refused | _why_not(tx, left, queue)
+    verdicts = Verdicts(done, _absent(ids, records), refused)
     return verdicts, [records[id] for id in done]
+
+
+class _Restoring:
+    """One retry under way."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        records: Mapping[int, PoisonRecord],
+        waits: Mapping[int, timedelta],
+        *,
+        queue: str | None,
+        payload: str | None,
+        by: str,
+    ) -> None:
+        self.tx = tx
+        self.records = records
+        self.waits = waits
+        self.queue = queue
+        self.payload = payload
+        self.edit = {
+            "reason": int(FailureReason.OPERATOR),
+            "error": f"payload edited by {by or '?'}",
+        }
+        self.done: set[int] = set()
+        self.refused: dict[int, str] = {}
+
+    def restore(self, ids: list[int]) -> bool:
+        """Put messages back; say whether any could be."""
+        rows = self.tx.run(
+            "restore",
+            ids=ids,
+            delays=[sql.microseconds(self.waits[id]) for id in ids],
+            queue=self.queue,
+            payload=self.payload,
+            entry=json.dumps(self.edit),
+        )
+        back = {row[0] for row in rows}
+        self.done |= {id for id in ids if self.records[id].message_id in back}
+        return bool(back)
+
+    def restore_owned(self, ids: list[int]) -> None:
+        """
+        Put back messages of instances, with what their poison did to these undone.
+
+        One at a time, and again as long as it helps: the retry of what failed an instance makes
+        that of its other messages possible.
+        """
+        waiting, helped = list(ids), True
+        while waiting and helped:
+            helped = False
+            for id in list(waiting):
+                plan = reopening.judge(self.tx, self.records[id], queue=self.queue)
+                if isinstance(plan, str):
+                    self.refused[id] = plan
+                    continue
+                waiting.remove(id)
+                self.refused.pop(id, None)
+                if self.restore([id]):
+                    reopening.carry_out(self.tx, plan, self.records[id])
+                    helped = True
 
 
 def remove(
@@ -137,6 +192,11 @@ def discard(tx: Transaction, message_ids: Iterable[int]) -> Verdicts:
     def work(tx: Transaction, message: Message, state: str) -> str:
         if state == "active":
             return f"message {message.pk} is active; wait for its lease to end"
+        if message.instance is not None:
+            return (
+                f"instance {message.instance} waits for message {message.pk}; poison it, so that "
+                "its flow is told, or cancel the instance"
+            )
         tx.run("delete", ids=[message.pk])
         outcomes.mark_removed(tx, [message.pk])
         return ""
@@ -172,7 +232,18 @@ def _rows(tx: Transaction, message: Message) -> Any:
 
 
 #: What a decision about poison needs to know; a thousand are read at a time.
-_NEEDED = ("message_id", "queue", "name", "kind", "stream", "key", "fingerprint")
+_NEEDED = (
+    "message_id",
+    "queue",
+    "name",
+    "kind",
+    "stream",
+    "key",
+    "fingerprint",
+    "instance",
+    "execution_id",
+    "activity_id",
+)
 
 
 def _lock_poison(tx: Transaction, ids: list[int]) -> dict[int, PoisonRecord]:

@@ -34,7 +34,7 @@ _NULL = "\\N"
 
 def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
     """Store one message, if its queue exists and its key is free, and count it with it."""
-    params = row | _UNUSED
+    params = _UNUSED | row
     if connection.vendor != "sqlite" or params["writer"] is None:
         return sql.run(connection, "enqueue", params)
     with transaction.atomic(using=connection.alias, savepoint=False):
@@ -46,15 +46,19 @@ def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
     return rows
 
 
-def announce_sent(alias: str, queue: str, sent: Iterable[tuple[int, str]]) -> None:
+def announce_sent(
+    alias: str,
+    queue: str,
+    sent: Iterable[tuple[int, str]],
+    kind: str = Kind.MESSAGE.value,
+) -> None:
     announce(
         alias,
         "message_sent",
         signals.message_sent,
         sender=Message,
         each=lambda: [
-            {"message_id": id, "queue": queue, "name": name, "kind": Kind.MESSAGE.value}
-            for id, name in sent
+            {"message_id": id, "queue": queue, "name": name, "kind": kind} for id, name in sent
         ],
     )
 

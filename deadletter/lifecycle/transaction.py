@@ -131,7 +131,7 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
 def _prepare(connection: BaseDatabaseWrapper) -> None:
     """Make the transaction that has just begun fit for the queue. A caller's own is left alone."""
     if connection.vendor == "sqlite":
-        _take_write_lock(connection)
+        begin_writing(connection)
     else:
         plan_by_index(connection)
 
@@ -160,13 +160,15 @@ def _begin_with(raw: Any, statement: str) -> bool:
     return False
 
 
-def _take_write_lock(connection: BaseDatabaseWrapper) -> None:
+def begin_writing(connection: BaseDatabaseWrapper) -> None:
     """
     Make BEGIN IMMEDIATE of a plain BEGIN on SQLite.
 
     A transaction that reads first and writes later is refused at once when another writes in
     between; one that starts with a write waits its turn. The write changes nothing.
     """
+    if connection.vendor != "sqlite":
+        return
     if getattr(connection, "transaction_mode", None) in ("IMMEDIATE", "EXCLUSIVE"):
         return
     with connection.cursor() as cursor:

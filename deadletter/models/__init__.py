@@ -6,6 +6,13 @@ from .alert import Alert, AlertState
 from .audit import Act, AuditedMessage, AuditEntry, BulkJob
 from .count import NO_REASON, Count, Span
 from .fields import Damaged
+from .instance import (
+    Instance,
+    InstanceEvent,
+    InstanceLogKind,
+    InstanceStatus,
+    stream_of,
+)
 from .message import Kind, Message, State
 from .poison import PoisonRecord
 from .queue import OnPoison, Queue, StreamPolicy
@@ -22,6 +29,10 @@ __all__ = [
     "BulkJob",
     "Count",
     "Damaged",
+    "Instance",
+    "InstanceEvent",
+    "InstanceLogKind",
+    "InstanceStatus",
     "Kind",
     "Message",
     "OnPoison",
@@ -31,4 +42,5 @@ __all__ = [
     "State",
     "StreamPolicy",
     "WorkerProcess",
+    "stream_of",
 ]

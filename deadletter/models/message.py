@@ -156,6 +156,11 @@ class Message(models.Model):
                 name="deadletter_expiry",
                 condition=Q(expires_at__isnull=False),
             ),
+            models.Index(
+                fields=["instance", "id"],
+                name="deadletter_of_instance",
+                condition=Q(instance__isnull=False),
+            ),
         )
         constraints = (
             models.UniqueConstraint(

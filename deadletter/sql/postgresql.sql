@@ -294,11 +294,24 @@ SELECT pg_advisory_xact_lock(key)
          ORDER BY key) AS ordered;
 
 -- lock_streams_of_poison --
--- Wait for the locks of the streams these poison records came from, by key.
+-- Wait for the locks of the streams these poison records came from, by key. A record of an instance may have told it and all
+-- above it: their streams as well.
+WITH RECURSIVE owner(id, queue, parent) AS (
+    SELECT i.id, i.queue, i.parent
+      FROM deadletter_poison p JOIN deadletter_instance i ON i.id = p.instance
+     WHERE p.id = ANY(%(ids)s::bigint[]) AND p.instance IS NOT NULL
+     UNION
+    SELECT i.id, i.queue, i.parent
+      FROM owner o JOIN deadletter_instance i ON i.id = o.parent
+)
 SELECT pg_advisory_xact_lock(key)
-  FROM (SELECT DISTINCT hashtextextended(p.stream, q.id) AS key
-          FROM deadletter_poison p JOIN deadletter_queue q ON q.name = p.queue
-         WHERE p.id = ANY(%(ids)s::bigint[]) AND p.stream IS NOT NULL
+  FROM (SELECT DISTINCT key
+          FROM (SELECT hashtextextended(p.stream, q.id) AS key
+                  FROM deadletter_poison p JOIN deadletter_queue q ON q.name = p.queue
+                 WHERE p.id = ANY(%(ids)s::bigint[]) AND p.stream IS NOT NULL
+                 UNION ALL
+                SELECT hashtextextended('instance:' || o.id, q.id)
+                  FROM owner o JOIN deadletter_queue q ON q.name = o.queue) AS found
          ORDER BY key) AS ordered;
 
 -- read_leased --
@@ -409,7 +422,7 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
        -- Checked again where rows are written: a policy damaged by hand must not lose a message.
        CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
             THEN 'broken' ELSE q.on_poison END,
-       d.name, m.kind
+       d.name, m.kind, m.instance, m.execution_id, m.activity_id
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id

@@ -6,21 +6,24 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
 from django.db import transaction
 
 from .. import tracing
-from ..backoff import UNDECODABLE
-from ..conf import get_settings
+from ..events import read_event
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..failures import describe
+from ..instances import Flow, UnknownVersion, finish_activity, take_turn
 from ..lifecycle import Claimed, Completion, Failure, complete
 from ..logs import event
-from ..status import FailureReason, Status
+from ..models import Kind
+from ..status import Status
 from .classify import classify
+from .deferring import exhausted, undecodable, unregistered
 from .hygiene import prepare, tidy
 from .registry import Handler, Registry, registry
 
@@ -47,6 +50,8 @@ class Rest:
 
     messages: Sequence[Claimed]
 
+
+_ACTIVITY = Kind.ACTIVITY.value
 
 Report = Completion | Failure | Settled | Overtaken
 
@@ -78,21 +83,27 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
         # A fresh context each: translations, time zones and the like end with the message.
         context = contextvars.copy_context()
         if nested or not handler.is_plain:
-            context.run(_call, handler, message, using, nested)
+            result = context.run(_call, handler, message, using, nested)
         else:
             prepare(message.started)
             result = context.run(handler.function, message)
             if result is not None:
-                context.run(_finish, result)
+                result = context.run(_finish, result)
     except _LostInCommit as lost:
         tracing.failed(describe(lost))
         return Overtaken(message.id)
+    except UnknownVersion as unknown:
+        if not nested:
+            tidy()
+        return unregistered(message, version=unknown.version)
     except BaseException as error:  # noqa: BLE001 - a failure of the message, not of the worker
         if not nested:
             tidy()
         return failure(message, handler, error, before)
     if not nested and (left := tidy()):
         return failure(message, handler, TransactionLeftOpen(left), before)
+    if is_activity(message) and not handler.atomic:
+        return finish(message, handler, result, before, using)
     seconds = monotonic() - message.started
     if handler.atomic:
         return Settled(message.id, seconds)
@@ -101,17 +112,19 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
 
 def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
     """Find the handler and read the payload, or say why the message cannot even be started."""
-    handler = handlers.get(message.name)
+    handler = handlers.find(message)
     if handler is None:
-        return _unregistered(message)
+        return unregistered(message)
     try:
-        message.payload  # noqa: B018 - decoded here, after the attempt was counted
+        payload = message.payload  # decoded here, after the attempt was counted
+        if handler.versions is not None:
+            read_event(payload)
     except Undecodable as error:
-        return _undecodable(message, error)
+        return undecodable(message, error)
     if handler.has_own_limit:
         message.max_attempts = handler.max_attempts
         if handler.max_attempts is not None and message.attempt > max(handler.max_attempts, 1):
-            return _exhausted(message)
+            return exhausted(message)
     message.started = monotonic()
     return handler
 
@@ -133,25 +146,47 @@ class TransactionLeftOpen(Exception):
         )
 
 
-def _call(handler: Handler, message: Claimed, using: str | None, nested: bool) -> None:
+def _call(handler: Handler, message: Claimed, using: str | None, nested: bool) -> Any:
+    """Return what the handler returned; an atomic one has completed its message as well."""
     if not nested:
         prepare(message.started)
+    if handler.versions is not None:
+        _take_turn(handler.versions, message, using)
+        return None
     if handler.atomic:
         with transaction.atomic(using=using):
-            _finish(handler.function(message))
-            _complete(message, using)
-    elif not handler.is_async:
+            result = _finish(handler.function(message))
+            _complete(message, result, using)
+        return result
+    if not handler.is_async:
         # A test runs inside a transaction: a database error of the handler must not break it.
         with transaction.atomic(using=using):
-            _finish(handler.function(message))
-    else:
-        asyncio.run(handler.function(message))
+            return _finish(handler.function(message))
+    return asyncio.run(handler.function(message))
 
 
-def _finish(result: object) -> None:
+def _finish(result: Any) -> Any:
     """Run what a wrapped `async def` returned: its work has not even begun."""
-    if inspect.iscoroutine(result):
-        asyncio.run(result)
+    return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+
+def is_activity(message: Claimed) -> bool:
+    """Whether somebody waits for what the handler returns."""
+    return message.kind == _ACTIVITY and message.instance is not None
+
+
+def finish(
+    message: Claimed, handler: Handler, result: Any, before: Status, using: str | None
+) -> Report:
+    """Complete an activity together with the message that carries its result."""
+    try:
+        finish_activity(message, result, using=using)
+    except LeaseLost as lost:
+        tracing.failed(describe(lost))
+        return Overtaken(message.id)
+    except Exception as error:  # noqa: BLE001 - a failure of the message, not of the worker
+        return failure(message, handler, error, before)
+    return Settled(message.id, monotonic() - message.started)
 
 
 class _LostInCommit(Exception):
@@ -161,8 +196,18 @@ class _LostInCommit(Exception):
         super().__init__("the lease was gone before the commit; everything was rolled back")
 
 
-def _complete(message: Claimed, using: str | None) -> None:
+def _take_turn(versions: Mapping[str, Flow], message: Claimed, using: str | None) -> None:
     try:
+        take_turn(message, versions, using=using)
+    except LeaseLost as error:
+        raise _LostInCommit from error
+
+
+def _complete(message: Claimed, result: Any, using: str | None) -> None:
+    try:
+        if is_activity(message):
+            finish_activity(message, result, using=using)
+            return
         taken = monotonic() - message.started
         complete(message.token, [message.id], seconds=taken, using=using)
     except LeaseLost as error:
@@ -207,69 +252,5 @@ def failure(
         exception=described.exception,
         frame=described.frame,
         seconds=monotonic() - message.started if message.started else None,
-        token=message.token,
-    )
-
-
-def _unregistered(message: Claimed) -> Failure:
-    delay = get_settings().unregistered.delay(message.attempt)
-    remaining: int | str = "unlimited"
-    if message.max_attempts is not None:
-        remaining = max(0, message.max_attempts - message.attempt)
-    event(
-        logging.WARNING,
-        "message_unregistered",
-        "message name {name} (message {message_id} of queue {queue}) is not registered, attempt "
-        "{attempt} of {max_attempts}: waiting {delay:.1f} s (will poison in {remaining} more "
-        "attempts)",
-        name=message.name,
-        message_id=message.id,
-        queue=message.queue,
-        attempt=message.attempt,
-        max_attempts=message.max_attempts,
-        remaining=remaining,
-        delay=delay.total_seconds(),
-    )
-    return Failure(
-        message.id,
-        error=f"no handler is registered for {message.name!r}",
-        reason=FailureReason.UNREGISTERED,
-        delay=delay,
-        deferred=True,
-        token=message.token,
-    )
-
-
-def _undecodable(message: Claimed, error: Undecodable) -> Failure:
-    event(
-        logging.WARNING,
-        "message_undecodable",
-        "message {name} {message_id} of queue {queue} cannot be decoded, attempt {attempt} of "
-        "{max_attempts}: {error}",
-        name=message.name,
-        message_id=message.id,
-        queue=message.queue,
-        attempt=message.attempt,
-        max_attempts=message.max_attempts,
-        error=str(error),
-    )
-    return Failure(
-        message.id,
-        error=f"the payload cannot be decoded: {error}",
-        reason=FailureReason.SERIALIZATION_ERROR,
-        delay=UNDECODABLE,
-        deferred=True,
-        exception="Undecodable",
-        token=message.token,
-    )
-
-
-def _exhausted(message: Claimed) -> Failure:
-    """The handler allows fewer attempts than the queue, and earlier ones were lost in crashes."""
-    return Failure(
-        message.id,
-        error=f"given up after {message.attempt - 1} attempts that never reported",
-        reason=FailureReason.WORKER_LOST,
-        permanent=True,
         token=message.token,
     )

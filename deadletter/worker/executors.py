@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from time import monotonic
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
@@ -22,7 +23,7 @@ from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
 from .crew import Crew, Member, Run
-from .executor import Overtaken, Report, TookTooLong, admit, execute, failure
+from .executor import Overtaken, Report, TookTooLong, admit, execute, failure, finish, is_activity
 from .holding import Holding, Holdings
 from .registry import Handler, Registry
 
@@ -50,7 +51,7 @@ class Executors:
         self.enough = 1
         self._holdings = holdings
         self._handlers = handlers
-        self._using = using
+        self.using = using
         self._woken = woken
         self._loop: _Loop | None = None
         self._crew = Crew(size=concurrency, work=self._run)
@@ -114,7 +115,7 @@ class Executors:
         try:
             if self._loop is not None and handler is not None and handler.is_async:
                 return self._loop.wait_for(holding)
-            return execute(message, self._handlers, using=self._using)
+            return execute(message, self._handlers, using=self.using)
         except BaseException as error:  # noqa: BLE001 - logged
             # Never expected; but this thread must live, and its message be settled.
             crash(
@@ -224,7 +225,7 @@ class _Loop:
             report = await self._execute(holding)
             if not self._executors.finished(holding, report):
                 return False
-            if isinstance(report, Failure):
+            if type(report) in FAILED:
                 return True
         return True
 
@@ -251,11 +252,21 @@ class _Loop:
         limit = asyncio.timeout(handler.seconds)
         try:
             async with limit:
-                await handler.function(message)
+                result = await handler.function(message)
         except BaseException as raised:  # noqa: BLE001 - a failure of the message
             error = TookTooLong(handler.seconds) if limit.expired() else raised
             # The ORM's threads of async code are not ours: drop what the error may have broken.
             await sync_to_async(close_old_connections)()
             return failure(message, handler, error, holding.before)
+        if is_activity(message):
+            return await sync_to_async(self._finish)(holding, handler, result)
         seconds = monotonic() - message.started
         return Completion(message.id, token=message.token, seconds=seconds)
+
+    def _finish(self, holding: Holding, handler: Handler, result: Any) -> Report:
+        """Tell the flow of an activity, in the thread of the ORM."""
+        close_old_connections()
+        try:
+            return finish(holding.message, handler, result, holding.before, self._executors.using)
+        finally:
+            close_old_connections()

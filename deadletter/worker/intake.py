@@ -68,9 +68,9 @@ class Intake:
 
     def take_in(self, batch: WorkBatch, *, asked: float) -> None:
         """Hold what was claimed, and hand over what may start."""
-        add, find = self._holdings.add, self._handlers.get
+        add, find = self._holdings.add, self._handlers.find
         runs = [
-            [add(message, since=asked, handler=find(message.name)) for message in messages]
+            [add(message, since=asked, handler=find(message)) for message in messages]
             for messages in batch.runs()
         ]
         # Almost always nothing is held back, and 500 runs need not be asked about.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -14,8 +14,13 @@ from django.utils.module_loading import autodiscover_modules
 from ..backoff import Backoff, BreakerPolicy
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
+from ..instances import TIMER, Flow, Flows, flows, highest
+from ..lifecycle import Claimed
+from ..models import Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_ORCHESTRATION = Kind.ORCHESTRATION.value
 
 #: Says "the queue's, or the settings' word counts", where None means "no limit".
 DEFAULT: Any = object()
@@ -32,6 +37,8 @@ class Handler:
     max_attempts: int | None = DEFAULT
     backoff: Backoff | None = None
     breaker: BreakerPolicy | None = DEFAULT
+    #: The versions of an orchestration; None: an ordinary handler.
+    versions: Mapping[str, Flow] | None = None
 
     @cached_property
     def is_plain(self) -> bool:
@@ -64,8 +71,9 @@ class Handler:
 class Registry:
     """Names and their handlers. A name has one handler: a second is refused, naming both."""
 
-    def __init__(self) -> None:
+    def __init__(self, flows: Flows = flows) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._flows = flows
 
     def add(self, handler: Handler) -> None:
         known = self._handlers.get(handler.name)
@@ -78,6 +86,29 @@ class Registry:
 
     def get(self, name: str) -> Handler | None:
         return self._handlers.get(name)
+
+    def find(self, message: Claimed) -> Handler | None:
+        """Return who handles this message: a flow, if it drives an instance and is no timer."""
+        if message.kind == _ORCHESTRATION and message.name != TIMER:
+            return self._flow(message.name)
+        return self._handlers.get(message.name)
+
+    def _flow(self, name: str) -> Handler | None:
+        """Return the versions of an orchestration as one handler."""
+        versions = self._flows.versions(name)
+        if not versions:
+            return None
+        latest = versions[highest(versions) or ""]
+        limit = DEFAULT if latest.timeout is None else latest.timeout
+        # A turn waits for nobody, so no breaker: a flow that fails says nothing about a service.
+        return Handler(
+            name=name,
+            function=latest.function,
+            timeout=limit,
+            atomic=True,
+            breaker=None,
+            versions=versions,
+        )
 
     def remove(self, name: str) -> None:
         self._handlers.pop(name, None)

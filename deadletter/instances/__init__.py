@@ -1,0 +1,49 @@
+"""
+Instances: long-running processes that advance by messages, in order, one at a time.
+
+Reading order: flows (which function), starting, run (what a flow can decide), turn, applying,
+activity, asking, cancelling. What their messages' deaths mean: lifecycle/owners.
+"""
+
+from __future__ import annotations
+
+from asgiref.sync import sync_to_async
+
+from .activity import finish_activity, fire_timer
+from .applying import TIMER
+from .asking import await_for, instance_status, raise_event, wait_for
+from .cancelling import cancel
+from .flows import Flow, Flows, flows, highest, orchestration
+from .run import Run, TurnEnded
+from .starting import start
+from .turn import UnknownVersion, take_turn
+
+astart = sync_to_async(start)
+araise_event = sync_to_async(raise_event)
+ainstance_status = sync_to_async(instance_status)
+acancel = sync_to_async(cancel)
+
+__all__ = [
+    "TIMER",
+    "Flow",
+    "Flows",
+    "Run",
+    "TurnEnded",
+    "UnknownVersion",
+    "acancel",
+    "ainstance_status",
+    "araise_event",
+    "astart",
+    "await_for",
+    "cancel",
+    "finish_activity",
+    "fire_timer",
+    "flows",
+    "highest",
+    "instance_status",
+    "orchestration",
+    "raise_event",
+    "start",
+    "take_turn",
+    "wait_for",
+]

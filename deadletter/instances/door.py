@@ -1,0 +1,40 @@
+"""May this be said to an instance? Checked before anything is stored, naming the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..conf import NAME, get_settings
+from ..exceptions import MessageRejected
+from ..failures import shown
+from ..models.instance import LONGEST_ID
+from ..payload import DEPTH_LIMIT, accept
+from .flows import VERSION
+
+
+def checked(field: str, value: Any) -> Any:
+    """Refuse what JSON cannot carry inside an event, which is one level of it."""
+    accept(value, field=field, limit=get_settings().payload_limit, depth=DEPTH_LIMIT - 1)
+    return value
+
+
+def instance_id(value: object) -> str:
+    if isinstance(value, str) and NAME.fullmatch(value) and len(value) <= LONGEST_ID:
+        return value
+    raise MessageRejected(
+        "instance",
+        f"{shown(value)} is not an id: 1 to {LONGEST_ID} letters, digits and _ . : / @ + -, "
+        "starting with a letter, digit or underscore",
+    )
+
+
+def name(field: str, value: object) -> str:
+    if isinstance(value, str) and NAME.fullmatch(value):
+        return value
+    raise MessageRejected(field, f"{shown(value)} is not a name: letters, digits and _ . : / @ + -")
+
+
+def version(value: object) -> str:
+    if isinstance(value, str) and VERSION.fullmatch(value):
+        return value
+    raise MessageRejected("version", f"{shown(value)} is not a version, such as 1.2.0")

@@ -1,0 +1,192 @@
+"""What a flow sees of its instance, and how it decides. Nothing is stored before the turn ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from ..conf import get_settings
+from ..durations import Duration, as_timedelta
+from ..exceptions import DeadletterError, MessageRejected
+from ..failures import ErrorDetails, shown
+from ..models import Instance
+from ..payload import accept
+from . import door
+
+_AT_ONCE = timedelta(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """Have an activity done."""
+
+    activity_id: int
+    name: str
+    payload: str
+    queue: str | None
+    delay: timedelta
+    priority: int
+    headers: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    activity_id: int
+    name: str
+    instance: str
+    input: Any
+    version: str | None
+    queue: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timer:
+    activity_id: int
+    delay: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete:
+    output: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fail:
+    error: ErrorDetails
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continue:
+    input: Any
+    version: str | None
+
+
+Decision = Call | Child | Timer
+Ending = Complete | Fail | Continue
+
+
+class TurnEnded(DeadletterError):
+    """A flow went on deciding after it had ended its instance."""
+
+
+class Run:
+    """
+    One turn of an instance.
+
+    `state` is the flow's own: any JSON, kept from turn to turn, {} at first. Every decision is
+    stored together with the completion of the event that led to it, or, when the flow raises, none.
+    """
+
+    def __init__(self, instance: Instance, *, version: str) -> None:
+        self.instance = instance.id
+        self.name = instance.name
+        self.version = version
+        self.execution_id = instance.execution_id
+        self.input: Any = instance.input
+        self.state: Any = {} if instance.state is None else instance.state
+        #: What it waits for: {activity id: {"kind": …, "name": …}}.
+        self.pending: Mapping[int, Any] = {int(id): what for id, what in instance.pending.items()}
+        self.decisions: list[Decision] = []
+        self.ending: Ending | None = None
+        self._next = instance.next_activity_id
+        self._queue = instance.queue
+        self._handled = False
+
+    def call(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        queue: str | None = None,
+        delay: Duration = 0,
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Send an activity; its end comes as ActivityCompleted or ActivityFailed with this id."""
+        if type(priority) is not int or not 0 <= priority <= 9:
+            raise MessageRejected("priority", f"expected 0 to 9, got {shown(priority)}")
+        if headers is not None:
+            accept(dict(headers), field="headers", limit=get_settings().payload_limit)
+        return self._add(
+            Call(
+                activity_id=self._next,
+                name=door.name("name", name),
+                payload=accept(payload, limit=get_settings().payload_limit),
+                queue=None if queue is None else door.name("queue", queue),
+                delay=as_timedelta(delay, field="delay"),
+                priority=priority,
+                headers=headers,
+            )
+        )
+
+    def start_child(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        instance: str | None = None,
+        version: str | None = None,
+        queue: str | None = None,
+    ) -> int:
+        """Start another instance; its end comes as ChildCompleted or ChildFailed with this id."""
+        return self._add(
+            Child(
+                activity_id=self._next,
+                name=door.name("name", name),
+                instance=door.instance_id(
+                    instance or f"{self.instance}:{self.execution_id}.{self._next}"
+                ),
+                input=door.checked("input", input),
+                version=None if version is None else door.version(version),
+                queue=None if queue is None else door.name("queue", queue),
+            )
+        )
+
+    def timer(self, delay: Duration) -> int:
+        """Be called with TimerFired after this delay."""
+        wait = as_timedelta(delay, field="delay")
+        return self._add(Timer(activity_id=self._next, delay=wait))
+
+    def complete(self, output: Any = None) -> None:
+        """Come to the end; a parent hears of it."""
+        self._end(Complete(output=door.checked("output", output)))
+
+    def fail(self, error: ErrorDetails | BaseException | str) -> None:
+        """Give up, by decision: no retry brings the instance back."""
+        details = error if isinstance(error, ErrorDetails) else ErrorDetails.Application(error)
+        self._end(Fail(error=details))
+
+    def continue_as_new(self, input: Any = None, *, version: str | None = None) -> None:
+        """Begin again as the next execution, with this input and without state."""
+        given = None if version is None else door.version(version)
+        self._end(Continue(input=door.checked("input", input), version=given))
+
+    def handled(self) -> None:
+        """Say that a failure is dealt with although nothing follows from it now."""
+        self._handled = True
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the flow decided anything: a change of state alone is no answer."""
+        return bool(self.decisions or self.ending or self._handled)
+
+    @property
+    def next_activity_id(self) -> int:
+        return self._next
+
+    def _add(self, decision: Decision) -> int:
+        self._refuse_after_end()
+        self.decisions.append(decision)
+        self._next += 1
+        return decision.activity_id
+
+    def _end(self, ending: Ending) -> None:
+        self._refuse_after_end()
+        self.ending = ending
+
+    def _refuse_after_end(self) -> None:
+        if self.ending is not None:
+            what = type(self.ending).__name__.lower()
+            raise TurnEnded(f"instance {self.instance}: nothing can be decided after {what}")
