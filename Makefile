@@ -1,6 +1,7 @@
 # Every target makes what it needs: python >= 3.11 and make are enough.
 #   PYTHON=...   the interpreter .venv is made with        ARGS=...   passed to pytest
 #   PORT=...     where the demonstration listens
+#   EXAMPLES, STEPS, SECONDS, RATE, MESSAGES   how far the long runs go
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,11 +9,16 @@ INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 PORT ?= 8000
 ARGS ?=
+EXAMPLES ?= 5000
+STEPS ?= 50
+SECONDS ?= 3600
+RATE ?= 50
+MESSAGES ?= 1000000
 CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix bench bench-admin clean
+.PHONY: help demo test check matrix bench bench-admin machine soak backlog clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
@@ -40,6 +46,16 @@ bench: $(BENCH)/.installed ## Measure deadletter, its peers and the database's l
 
 bench-admin: $(INSTALLED) ## Measure the pages of the admin beside a million poison records
 	@exec $(BIN)/python -m benchmarks.admin $(ARGS)
+
+machine: $(INSTALLED) ## Try random histories against the model, on both databases (EXAMPLES=5000 STEPS=50)
+	@MACHINE_EXAMPLES=$(EXAMPLES) MACHINE_STEPS=$(STEPS) exec $(BIN)/python -m tests.both_databases \
+	  --hypothesis-show-statistics tests/machine/test_machine.py $(ARGS)
+
+soak: $(INSTALLED) ## Watch the memory and connections of two workers for an hour (SECONDS=3600 RATE=50)
+	@exec $(BIN)/python -m tests.endurance.soak --seconds $(SECONDS) --rate $(RATE) $(ARGS)
+
+backlog: $(INSTALLED) ## Drain a million messages and account for each (MESSAGES=1000000)
+	@exec $(BIN)/python -m tests.endurance.backlog --messages $(MESSAGES) $(ARGS)
 
 clean: ## Remove environments, databases, caches
 	rm -rf $(VENV) $(BENCH) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
