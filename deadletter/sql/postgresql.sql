@@ -237,7 +237,7 @@ RETURNING id;
 
 -- complete --
 -- Delete finished messages and count them; those of a stream only get their stream's lock here (waiting, by key) and are deleted
--- by complete_streamed, in a snapshot taken after the lock. Says which are gone only to somebody who listens, or when not all are.
+-- by complete_streamed, in a snapshot taken after the lock. Says "all" when all are gone, unless somebody listens to each.
 WITH settled AS (
     SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(seconds)s::float8[])
         AS s(id, token, seconds)
@@ -271,7 +271,11 @@ SELECT pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text, id, NULL
   FROM (SELECT * FROM streamed) AS ordered
  UNION ALL
 SELECT NULL, id, queue_id, name, kind FROM gone
- WHERE %(named)s OR (SELECT count(*) FROM gone) < cardinality(%(ids)s::bigint[]);
+ WHERE %(named)s OR (SELECT count(*) FROM gone) < cardinality(%(ids)s::bigint[])
+ UNION ALL
+-- Said aloud: no row at all means that none was the caller's.
+SELECT 'all', NULL, NULL, NULL, NULL
+ WHERE NOT %(named)s AND (SELECT count(*) FROM gone) = cardinality(%(ids)s::bigint[]);
 
 -- complete_streamed --
 -- Delete finished messages of streams whose lock is held.
