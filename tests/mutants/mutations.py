@@ -111,7 +111,7 @@ def _counting() -> Iterator[Mutation]:
         least = "MAX" if on == "sqlite" else "GREATEST"
         for statement, test in {
             "release": f"{SETTLE}::test_a_release_refunds_the_attempt_and_frees_the_message",
-            "refund": "tests/machine/test_machine.py",
+            "refund": f"{SETTLE}::test_a_refund_takes_the_charge_off_a_lease_that_ran_out_unused",
         }.items():
             refund = f"attempts = {least}({column}attempts - 1, 0)"
             kept = sql(on, statement, refund, f"attempts = {column}attempts")
