@@ -41,7 +41,7 @@ from deadletter.lifecycle import (
     Released,
     Scheduled,
 )
-from deadletter.models import Message, OnPoison, PoisonRecord, Queue
+from deadletter.models import Message, OnPoison, PoisonRecord, Queue, StreamPolicy
 from deadletter.testing import frozen_clock
 
 from .model import Model, Row, rows
@@ -207,8 +207,11 @@ class Machine(RuleBasedStateMachine):
         names = {queue.pk: queue for queue in model.queues.values() if queue.name in queues}
         assert len(set(batch.ids)) == len(batch.ids) <= limit
         assert not failed & set(batch.ids), "claimed what failed in the same call"
+        halting = set()
         for id in batch.dead:
             row, most = model.rows[id], model.limit_of(model.rows[id])
+            if model.queue_of(row).stream_policy == StreamPolicy.HALT:
+                halting.add((row.queue_id, row.stream))
             assert row.claimable(now)
             assert row.expired(now) or (most is not None and row.attempts >= most), row
             lost = row.token is not None
@@ -249,6 +252,9 @@ class Machine(RuleBasedStateMachine):
             ]
             # What died in this claim may have come to a dead queue behind its back.
             left = [row for row in left if row.source not in batch.dead]
+            # Under halt a death ends the look at its stream. When it was discarded or moved,
+            # nothing halts after all: what it has woken is due, and the next claim takes it.
+            left = [row for row in left if (row.queue_id, row.stream) not in halting]
             assert {row.id for row in left} <= failed, ("left behind", left)
 
     def check_adjacent(self, batch: Batch) -> None:

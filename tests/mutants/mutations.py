@@ -425,6 +425,9 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "let NaN in",
         "sqlite",
-        [python("payload.py", "allow_nan=False", "allow_nan=True")],
+        [
+            python("payload.py", "allow_nan=False", "allow_nan=True"),
+            python("payload.py", "if not math.isfinite(node):", "if False:"),
+        ],
         ["tests/hostile/test_door.py"],
     )
