@@ -31,13 +31,15 @@ demo: $(INSTALLED) ## Run the site with a worker and sample messages, until Ctrl
 test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL (ARGS="-k name")
 	@exec $(BIN)/python -m tests.both_databases $(ARGS)
 
-check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks
+check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks, known holes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python manage.py makemigrations --check --dry-run
 	$(BIN)/python manage.py check --fail-level WARNING
+	HTTPS=1 $(BIN)/python manage.py check --deploy --fail-level WARNING
+	@.ci/audit $(BIN)
 
 matrix: ## Run the tests on each supported pair of Python and Django
 	@exec .ci/matrix $(ARGS)
