@@ -66,9 +66,11 @@ class Listener(threading.Thread):
 
     def _listen(self) -> None:
         connection = connections[self._using]
+        is_pooled = _is_pooled(connection)
+        # The last it says: whoever looks at the server's sessions sees what this one is for.
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
-        if _is_pooled(connection):
+        if is_pooled:
             self._try_out(connection)
         self.is_listening = True
         self._wake()  # for what was sent before we listened
