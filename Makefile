@@ -1,6 +1,7 @@
 # Every target makes what it needs: python >= 3.11 and make are enough.
 #   PYTHON=...   the interpreter .venv is made with        ARGS=...   passed to pytest
 #   PORT=...     where the demonstration listens
+#   EXAMPLES, STEPS, SEEDS, SECONDS, RATE, MESSAGES   how far the long runs go
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,15 +9,21 @@ INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 PORT ?= 8000
 ARGS ?=
+EXAMPLES ?= 5000
+STEPS ?= 50
+SEEDS ?= 5000
+SECONDS ?= 3600
+RATE ?= 50
+MESSAGES ?= 1000000
 CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix bench bench-admin clean
+.PHONY: help demo test check matrix bench bench-admin mutants machine interleavings soak backlog clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
-	do printf '  make %-12s %s\n' "$$name" "$$text"; done
+	do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 demo: $(INSTALLED) ## Run the site with a worker and sample messages, until Ctrl-C (PORT=8000)
 	@DATABASE_URL="$${DEMO_DATABASE_URL:-sqlite:///demo.sqlite3}" exec $(BIN)/python manage.py demo --port $(PORT)
@@ -24,13 +31,15 @@ demo: $(INSTALLED) ## Run the site with a worker and sample messages, until Ctrl
 test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL (ARGS="-k name")
 	@exec $(BIN)/python -m tests.both_databases $(ARGS)
 
-check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks
+check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks, known holes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python manage.py makemigrations --check --dry-run
 	$(BIN)/python manage.py check --fail-level WARNING
+	HTTPS=1 $(BIN)/python manage.py check --deploy --fail-level WARNING
+	@.ci/audit $(BIN)
 
 matrix: ## Run the tests on each supported pair of Python and Django
 	@exec .ci/matrix $(ARGS)
@@ -40,6 +49,22 @@ bench: $(BENCH)/.installed ## Measure deadletter, its peers and the database's l
 
 bench-admin: $(INSTALLED) ## Measure the pages of the admin beside a million poison records
 	@exec $(BIN)/python -m benchmarks.admin $(ARGS)
+
+mutants: $(INSTALLED) ## Break each rule in a copy of the source; every one must turn a test red (ARGS="release")
+	@exec $(BIN)/python -m tests.mutants $(ARGS)
+
+machine: $(INSTALLED) ## Try random histories against the model, on both databases (EXAMPLES=5000 STEPS=50)
+	@MACHINE_EXAMPLES=$(EXAMPLES) MACHINE_STEPS=$(STEPS) exec $(BIN)/python -m tests.both_databases \
+	  --hypothesis-show-statistics tests/machine/test_machine.py $(ARGS)
+
+interleavings: $(INSTALLED) ## Play seeded schedules of workers, a statement at a time (SEEDS=5000)
+	@INTERLEAVINGS=$(SEEDS) exec $(BIN)/python -m tests.both_databases tests/races/test_interleavings.py $(ARGS)
+
+soak: $(INSTALLED) ## Watch the memory and connections of two workers for an hour (SECONDS=3600 RATE=50)
+	@exec $(BIN)/python -m tests.endurance.soak --seconds $(SECONDS) --rate $(RATE) $(ARGS)
+
+backlog: $(INSTALLED) ## Drain a million messages and account for each (MESSAGES=1000000)
+	@exec $(BIN)/python -m tests.endurance.backlog --messages $(MESSAGES) $(ARGS)
 
 clean: ## Remove environments, databases, caches
 	rm -rf $(VENV) $(BENCH) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -10,7 +10,7 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured, ValidationError
-from django.db import connections, router
+from django.db import connections, router, transaction
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 
@@ -189,7 +189,8 @@ def _check_postgresql(alias: str) -> list[CheckMessage]:
                 id="deadletter.E007",
             )
         )
-    with connection.cursor() as cursor:
+    # In a transaction: the level of OPTIONS is given with BEGIN, the server's own is there anyway.
+    with transaction.atomic(using=alias), connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         level = cursor.fetchone()[0]
     if level != "read committed":
@@ -199,7 +200,8 @@ def _check_postgresql(alias: str) -> list[CheckMessage]:
                 "'read committed'.",
                 hint="A claim locks streams and then reads them: with a snapshot taken before the "
                 "lock it would deliver messages twice. Give deadletter a database alias of its "
-                "own without isolation_level.",
+                "own without isolation_level, or take default_transaction_isolation off the "
+                "database, the role or the server.",
                 id="deadletter.E008",
             )
         )

@@ -128,8 +128,9 @@ def _walk(value: Any, field: str, limit: int, deepest: int) -> None:
     while todo:
         node, depth, path = todo.pop()
         if isinstance(node, str):
-            _check_text(node, path)
             budget -= len(node)
+            if budget >= 0:  # looking closer makes a copy
+                _check_text(node, path)
         elif node is None or isinstance(node, bool):
             budget -= 4
         elif isinstance(node, int):
@@ -145,7 +146,7 @@ def _walk(value: Any, field: str, limit: int, deepest: int) -> None:
                 raise PayloadRejected(field, f"nested deeper than {deepest} levels")
             budget -= 2 * len(node)
             if budget >= 0:
-                todo.extend(_children(node, depth + 1, path))
+                todo.extend(_children(node, depth + 1, path, budget))
         else:
             raise PayloadRejected(
                 path,
@@ -156,13 +157,15 @@ def _walk(value: Any, field: str, limit: int, deepest: int) -> None:
             raise PayloadRejected(field, _too_large(None, limit))
 
 
-def _children(node: Any, depth: int, path: str) -> list[tuple[Any, int, str]]:
+def _children(node: Any, depth: int, path: str, budget: int) -> list[tuple[Any, int, str]]:
     if not isinstance(node, dict):
         return [(child, depth, f"{path}[{n}]") for n, child in enumerate(node)]
     children: list[tuple[Any, int, str]] = []
     for key, child in node.items():
         if not isinstance(key, str):
             raise PayloadRejected(path, f"keys must be text, not {type(key).__name__}")
+        if len(key) > budget:
+            raise PayloadRejected(f"{path} key", "is too long to be stored")
         _check_text(key, f"{path} key")
         children.append((child, depth, f"{path}.{key[:40]}"))
     return children

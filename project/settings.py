@@ -6,6 +6,8 @@ SECRET_KEY     unset: a new one in every process
 DEBUG          off unless 1
 ALLOWED_HOSTS  comma-separated; unset: this machine only
 LOG_LEVEL      of the deadletter loggers; unset: INFO
+HTTPS          1: the site is reached by TLS only (cookies, redirects, HSTS)
+BEHIND_PROXY   1: a proxy ends TLS, and sets X-Forwarded-Proto whatever a client sent
 """
 
 from __future__ import annotations
@@ -28,6 +30,14 @@ SECRET_KEY = env.str("SECRET_KEY", default="") or secrets.token_urlsafe(50)
 
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+# Off by default: `make demo` is reached without TLS. `manage.py check --deploy` is clean with it.
+HTTPS = env.bool("HTTPS", default=False)
+SECURE_SSL_REDIRECT = SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+if env.bool("BEHIND_PROXY", default=False):
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 INSTALLED_APPS = [
     "django.contrib.admin",

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.db import router
-from django.db.models import DateTimeField, Q, QuerySet, Value
+from django.db.models import DateTimeField, Prefetch, Q, QuerySet, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.timesince import timesince, timeuntil
@@ -23,7 +23,7 @@ from .attempts import AttemptsFilter
 from .counts import PRIORITIES
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
-from .showing import show_history, show_json, show_text, show_trail
+from .showing import show_history, show_json, show_text, show_trail, stored_text
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -121,7 +121,9 @@ class MessageAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request).light()
         # Prefetched, not joined: a message whose queue was deleted by hand must still be seen.
-        return rows.prefetch_related("queue").annotate(
+        # From the same database: a replica may show an old policy, or no queue at all.
+        queues = Prefetch("queue", Queue.objects.using(rows.db))
+        return rows.prefetch_related(queues).annotate(
             seen_at=Value(clock.now(rows.db), DateTimeField())
         )
 
@@ -249,7 +251,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("last error"))
     def shown_error(self, message: Message) -> str:
-        return show_text(message.error)
+        return show_text(*stored_text(message, "error"))
 
     @admin.display(description=_("failed attempts"))
     def shown_history(self, message: Message) -> str:

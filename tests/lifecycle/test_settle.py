@@ -15,6 +15,7 @@ from deadletter.lifecycle import (
     claim,
     complete,
     fail,
+    refund,
     release,
     renew,
 )
@@ -284,3 +285,30 @@ def test_the_others_are_renewed_when_one_lease_is_lost(clock):
 
     assert lost.value.ids == [theirs.id]
     assert Message.objects.get(pk=ours.id).available_at == clock.now + timedelta(seconds=600)
+
+
+@with_and_without_stream
+def test_a_refund_takes_the_charge_off_a_lease_that_ran_out_unused(clock, counts, stream):
+    message = send("mail", stream=stream)
+    batch = claim(lease=60)
+    clock.advance(60)
+
+    assert refund(batch.token, [message.id]) == [message.id]
+
+    row = Message.objects.get()
+    assert (row.attempts, row.fence, row.lease_token) == (0, 1, None)
+    assert counts() == {"pending": 1}
+
+
+@with_and_without_stream
+def test_a_refund_is_nobodys_while_a_lease_lives_or_somebody_else_has_it(clock, stream):
+    message = send("mail", stream=stream)
+    slow = claim(lease=60)
+    live = refund(slow.token, [message.id])
+    clock.advance(60)
+    claim(worker="quick", lease=60)
+    before = rows()
+
+    assert live == []
+    assert refund(slow.token, [message.id]) == []
+    assert rows() == before

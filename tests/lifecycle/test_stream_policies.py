@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadletter import Status, operations, send
+from deadletter import Outgoing, Status, operations, send, send_many
 from deadletter.lifecycle import Failure, claim, complete, fail
 from deadletter.models import Message, PoisonRecord
 
@@ -283,3 +283,34 @@ def test_the_same_stream_name_in_two_queues_is_two_streams(clock, policy, stream
 
     assert holder.ids == [m1]
     assert claim().ids == [elsewhere]
+
+
+FOLLOWERS = 1_000
+
+
+@strict_and_release
+def test_behind_a_head_that_fails_for_ever_a_thousand_followers_go_on_or_wait_unharmed(
+    clock, policy, stream_policy
+):
+    policy(stream_policy=stream_policy, max_attempts=None)
+    head, *followers = send_many([Outgoing("mail", stream="a")] * (1 + FOLLOWERS))
+    handled: list[int] = []
+
+    for _ in range(60):
+        batch = claim(limit=100)
+        if head in batch.ids:
+            cascade(batch)
+        else:
+            complete(batch.token, batch.ids)
+            handled += batch.ids
+        clock.advance(1)
+
+    if stream_policy == "release":
+        # Once each, and in order; the head comes back in between.
+        assert handled == followers
+        assert list(Message.objects.values_list("pk", flat=True)) == [head]
+    else:
+        assert handled == []
+        assert set(Message.objects.exclude(pk=head).values_list("attempts", flat=True)) == {0}
+        assert Message.objects.count() == 1 + FOLLOWERS
+    assert PoisonRecord.objects.count() == 0

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from deadletter import FailureReason, LeaseLost, Status, send
-from deadletter.lifecycle import Failure, Poisoned, Scheduled, abandon, claim, complete, fail
+from deadletter.lifecycle import (
+    ClaimRequest,
+    Failure,
+    Poisoned,
+    Scheduled,
+    abandon,
+    claim,
+    complete,
+    fail,
+    process_batch,
+)
 from deadletter.models import Message, PoisonRecord
 
 EVERY_N = range(13)
@@ -187,3 +197,21 @@ def test_failing_twice_without_a_claim_in_between_counts_once(clock, counts):  #
 
     assert Message.objects.get().attempts == 1
     assert counts() == {"failed": 1}
+
+
+@pytest.mark.parametrize("stream", [None, "a"])
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_leases_that_run_out_are_counted_by_a_handlers_own_number(clock, counts, policy, n, stream):
+    policy(max_attempts=4)
+    send("mail", stream=stream)
+    request = ClaimRequest(["default"], 1, 60, max_attempts={"mail": n})
+
+    for number in range(1, n + 1):
+        (message,) = process_batch(worker="w", claim=request).messages
+        assert message.attempt == number
+        clock.advance(61)
+
+    assert counts() == {"pending": 1}
+    assert process_batch(worker="w", claim=request).messages == []
+    assert counts() == {"dead": 1}
+    assert PoisonRecord.objects.get().attempts == n

@@ -171,6 +171,28 @@ def test_two_batches_that_name_the_same_streams_in_opposite_order_do_not_deadloc
         assert repeated == []
 
 
+def test_who_completes_and_who_releases_take_the_locks_of_streams_in_one_order(
+    queue, stage, repeated, two_streams
+):
+    names = two_streams(queue.pk)
+    first = [send("m", queue="q", stream=name).id for name in names]
+    batch = claim(["q"])
+    later = [send("m", queue="q", stream=name).id for name in names]
+    last = send("m", queue="q", stream=names[1]).id
+    # Whoever asks for the second stream waits here, with or without the first in its hands.
+    holder = stage(lambda: operations.release([last]), after="lock_streams")
+    people = stage(lambda: operations.release(later), deadlock_timeout="50ms")
+    people.wait_blocked(by=holder)
+    worker = stage(lambda: complete(batch.token, batch.ids), deadlock_timeout="50ms")
+    worker.wait_blocked(by=people)
+
+    holder.result()
+
+    assert people.result().done == later
+    assert sorted(worker.result()) == first
+    assert repeated == []
+
+
 def test_a_report_of_plain_and_streamed_messages_holds_no_row_while_it_waits_for_a_stream(
     queue, stage, repeated
 ):

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import Error as DatabaseError
 
+from ...checks import check_databases
 from ...logs import configure
 from ...metrics.exporter import Exporter
 from ...metrics.server import CannotListen
@@ -119,6 +120,7 @@ class Command(BaseCommand):
         sys.setswitchinterval(SWITCH)
         discover()
         options = _options(given)
+        _check_database(options)
         _check_queues(options)
         exporter = _exporter(given, options)
         if given["processes"] > 1:
@@ -195,6 +197,18 @@ def _exporter(given: dict[str, Any], options: Options) -> Exporter | None:
             f"--metrics-port needs prometheus-client ({error}): "
             "pip install 'django-deadletter[metrics]'"
         ) from error
+
+
+def _check_database(options: Options) -> None:
+    """Refuse a database on which claims would be wrong; Django's own checks do not ask it."""
+    try:
+        found = check_databases(None, databases=[options.using])
+    except DatabaseError:
+        connections[options.using].close()
+        return  # away: an outage may pass
+    for message in found:
+        if message.is_serious():
+            raise CommandError(f"{message.msg} ({message.id})\n{message.hint}")
 
 
 def _check_queues(options: Options) -> None:

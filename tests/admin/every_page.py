@@ -1,0 +1,116 @@
+"""Every address of the admin, found in the site's urls so that none can be forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.db.models import Model
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from deadletter import lifecycle, operations, send
+from deadletter.lifecycle import Failure
+from deadletter.models import (
+    Act,
+    Alert,
+    AuditEntry,
+    Breaker,
+    BulkJob,
+    Count,
+    Message,
+    PoisonRecord,
+    Queue,
+    Span,
+    WorkerProcess,
+)
+from deadletter.operations import PoisonFilter
+
+#: Text that would do something if it were taken for HTML, a template or a link.
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}javascript:"
+MODELS = (
+    Alert, AuditEntry, Breaker, BulkJob, Count, Message, PoisonRecord, Queue, WorkerProcess
+)  # fmt: skip
+
+
+def hostile_rows(now: Any) -> dict[str, Model]:
+    """One row for every model of the admin; whatever may hold text holds bad text."""
+    send("mail", {"to": HOSTILE}, stream=HOSTILE, headers={"x": HOSTILE})
+    batch = lifecycle.claim(limit=1, worker=HOSTILE)
+    failure = Failure(batch.ids[0], error=HOSTILE, traceback=HOSTILE, exception=HOSTILE)
+    lifecycle.fail(batch.token, [failure])
+    message = Message.objects.get()
+    Message.objects.filter(pk=message.pk).update(worker=HOSTILE, name=HOSTILE[:100])
+    send("mail", {"to": HOSTILE}, stream=HOSTILE + "2")
+    batch = lifecycle.claim(limit=1, worker=HOSTILE)
+    lifecycle.fail(
+        batch.token,
+        [Failure(batch.ids[0], error=HOSTILE, traceback=HOSTILE, frame=HOSTILE, permanent=True)],
+    )
+    PoisonRecord.objects.update(halts=True, name=HOSTILE[:100], kind=HOSTILE[:16], instance=None)
+    record = PoisonRecord.objects.get()
+    wanted = PoisonFilter(name="nothing").fixed("default")
+    job = operations.start_job(Act.RETRY, wanted, total=0, by=HOSTILE)
+    entry = AuditEntry.objects.create(
+        at=now, by=HOSTILE, act=Act.REMOVE, why=HOSTILE, detail={"ids": HOSTILE}, done=1
+    )
+    return {
+        "message": message,
+        "poisonrecord": record,
+        "bulkjob": job,
+        "auditentry": entry,
+        "queue": Queue.objects.get(name="default"),
+        "alert": Alert.objects.create(
+            key=HOSTILE, rule="oldest", subject=HOSTILE, detail={"seconds": 1}, error=HOSTILE,
+            since=now, opened_at=now, last_at=now,
+        ),
+        "count": Count.objects.create(
+            span=Span.MINUTE, at=now, queue=HOSTILE, name=HOSTILE, kind=HOSTILE[:16], sent=1
+        ),
+        "workerprocess": WorkerProcess.objects.create(
+            name=HOSTILE, host=HOSTILE, pid=1, version=HOSTILE[:50], queues=[HOSTILE],
+            concurrency=1, running=[], started_at=now, seen_at=now,
+        ),
+        "breaker": Breaker.objects.create(
+            name=HOSTILE, failures=3, error=HOSTILE, opened_at=now, until=now, opened_by=HOSTILE
+        ),
+    }  # fmt: skip
+
+
+def every_page(rows: dict[str, Model]) -> list[str]:
+    """Return every address below the admin's app, with the keys of these rows filled in."""
+    found = sorted(set(_walk(get_resolver(), "/")))
+    return ["/admin/deadletter/", *(_filled(path, rows) for path in found)]
+
+
+def _walk(resolver: URLResolver, start: str) -> Iterator[str]:
+    for entry in resolver.url_patterns:
+        path = start + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from _walk(entry, path)
+        elif isinstance(entry, URLPattern) and path.startswith("/admin/deadletter/"):
+            yield path
+
+
+def _filled(path: str, rows: dict[str, Model]) -> str:
+    model = path.split("/")[3]
+    key = str(rows[model].pk)
+    act = "retry-now" if "message/act" in path else "retry"
+    for variable, value in {
+        "<path:object_id>": key,
+        "<int:object_id>": key,
+        "<int:pk>": key,
+        "<int:job_id>": str(rows["bulkjob"].pk),
+        "<int:poison_id>": str(rows["poisonrecord"].pk),
+        "<slug:act>": act,
+        "<slug:slug>": act,
+    }.items():
+        path = path.replace(variable, value)
+    assert "<" not in path, f"an address with an unknown variable: {path}"
+    return path
+
+
+def state() -> dict[str, list[Any]]:
+    """Everything in the tables that pages show."""
+    return {
+        model.__name__: list(model._default_manager.order_by("pk").values()) for model in MODELS
+    }

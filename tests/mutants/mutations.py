@@ -1,0 +1,433 @@
+"""The mutations: each breaks one rule of the queue, and names the tests that hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .mutation import Database, Edit, Mutation, python, sql
+
+SETTLE = "tests/lifecycle/test_settle.py"
+CLAIM = "tests/lifecycle/test_claim.py"
+THRESHOLD = "tests/lifecycle/test_threshold.py"
+STREAMS = "tests/lifecycle/test_stream_claims.py"
+POLICIES = "tests/lifecycle/test_stream_policies.py"
+RACES = "tests/races"
+
+BOTH: tuple[Database, Database] = ("sqlite", "postgresql")
+
+#: The statements that apply a verb's report.
+REPORTS = {
+    "complete": ("complete", "complete_streamed"),
+    "fail": ("read_leased", "fail"),
+    "release": ("release",),
+    "renew": ("renew",),
+}
+#: How a statement says that the lease is the caller's, and that it is not over.
+TOKEN = {"sqlite": "lease_token = {0}.token", "postgresql": "m.lease_token = {0}.token"}
+LIVE = {
+    "sqlite": "available_at > %(now)s",
+    "postgresql": "COALESCE(m.available_at, '-infinity') > %(now)s",
+}
+
+
+def mutations() -> list[Mutation]:
+    return [
+        *_guards(),
+        *_counting(),
+        *_thresholds(),
+        *_streams(),
+        *_locks(),
+        *_order(),
+        *_quarantine(),
+        *_rest(),
+    ]
+
+
+def _guards() -> Iterator[Mutation]:
+    """Only the holder of a live lease may settle."""
+    for on in BOTH:
+        for verb, statements in REPORTS.items():
+            yield Mutation(
+                f"{verb} without the token",
+                on,
+                [_without_token(on, statement) for statement in statements],
+                [f"{SETTLE}::test_a_wrong_token_changes_nothing"],
+            )
+            yield Mutation(
+                f"{verb} under a lease that is over",
+                on,
+                [_without_end(on, statement) for statement in statements],
+                [f"{SETTLE}::test_a_lease_that_ran_out_settles_nothing_even_if_nobody_took_it"],
+            )
+        yield Mutation(
+            "settle by id only",
+            on,
+            [
+                edit
+                for statements in REPORTS.values()
+                for statement in statements
+                for edit in (_without_token(on, statement), _without_end(on, statement))
+            ],
+            [f"{SETTLE}::test_a_lease_somebody_else_took_over_settles_nothing"],
+        )
+
+
+def _without_token(on: Database, statement: str) -> Edit:
+    return sql(on, statement, TOKEN[on].format("r" if statement == "fail" else "s"), _true(on))
+
+
+def _without_end(on: Database, statement: str) -> Edit:
+    # A name in front of the column is part of it, where there is one.
+    name = "m." if on == "sqlite" and statement in ("complete", "complete_streamed") else ""
+    name = "m." if on == "sqlite" and statement == "read_leased" else name
+    return sql(on, statement, name + LIVE[on], "1 = 1")
+
+
+def _true(on: Database) -> str:
+    # SQLite's text may have "m." in front, which must stay good: m.id is never 0.
+    return "id" if on == "sqlite" else "true"
+
+
+def _counting() -> Iterator[Mutation]:
+    """The claim counts, a release refunds, nothing else does either."""
+    for on, column in zip(BOTH, ("", "m."), strict=True):
+        counts = f"SET attempts = {column}attempts + 1, fence"
+        later = f"SET attempts = {column}attempts + 1, status"
+        at_the_claim = [sql(on, name, counts, "SET fence") for name in ("claim", "lease_runs")]
+        yield Mutation(
+            "count at the failure instead of the claim",
+            on,
+            [*at_the_claim, sql(on, "fail", "SET status", later)],
+            [
+                f"{THRESHOLD}::test_a_message_whose_leases_run_out_is_handed_out_n_times_then_is_poison"
+            ],
+        )
+        yield Mutation(
+            "count at the claim and at the failure",
+            on,
+            [sql(on, "fail", "SET status", later)],
+            [f"{THRESHOLD}::test_failing_does_not_count_a_second_time"],
+        )
+        least = "MAX" if on == "sqlite" else "GREATEST"
+        for statement, test in {
+            "release": f"{SETTLE}::test_a_release_refunds_the_attempt_and_frees_the_message",
+            "refund": f"{SETTLE}::test_a_refund_takes_the_charge_off_a_lease_that_ran_out_unused",
+        }.items():
+            refund = f"attempts = {least}({column}attempts - 1, 0)"
+            kept = sql(on, statement, refund, f"attempts = {column}attempts")
+            yield Mutation(f"forget the refund of a {statement}", on, [kept], [test])
+        grows = f"fence = {column}fence + 1"
+        yield Mutation(
+            "a fence that stands still",
+            on,
+            [sql(on, name, grows, f"fence = {column}fence") for name in ("claim", "lease_runs")],
+            [f"{CLAIM}::test_the_fence_grows_with_every_claim"],
+        )
+
+
+def _thresholds() -> Iterator[Mutation]:
+    """N = max_attempts means N executions."""
+    yield Mutation(
+        "one attempt too many after a failure",
+        "sqlite",
+        [
+            python(
+                "lifecycle/settle.py",
+                "if limit is not None and attempts >= limit:",
+                "if limit is not None and attempts > limit:",
+            )
+        ],
+        [f"{THRESHOLD}::test_a_message_that_always_fails_is_executed_n_times_then_is_poison"],
+    )
+    yield Mutation(
+        "one attempt too many for a handler's own number",
+        "sqlite",
+        [
+            python(
+                "lifecycle/streams.py",
+                "attempts >= max(limit, 1)",
+                "attempts > max(limit, 1)",
+            )
+        ],
+        [f"{THRESHOLD}::test_leases_that_run_out_are_counted_by_a_handlers_own_number"],
+    )
+    lost = [
+        f"{THRESHOLD}::test_a_message_whose_leases_run_out_is_handed_out_n_times_then_is_poison"
+    ]
+    streamed = [f"{THRESHOLD}::test_in_a_stream_the_leases_that_run_out_are_counted_the_same"]
+    yield Mutation(
+        "one claim too many",
+        "postgresql",
+        [
+            sql(
+                "postgresql",
+                "claim",
+                "found.attempts >= level.max_attempts",
+                "found.attempts > level.max_attempts",
+            )
+        ],
+        lost,
+    )
+    yield Mutation(
+        "one claim too many",
+        "sqlite",
+        [
+            sql("sqlite", "claim", "attempts >= MAX(", "attempts > MAX("),
+            sql("sqlite", "claim", "attempts < MAX(", "attempts <= MAX("),
+        ],
+        lost,
+    )
+    for on in BOTH:
+        yield Mutation(
+            "one claim too many in a stream",
+            on,
+            [sql(on, "read_streams", "m.attempts >= ", "m.attempts > ")],
+            streamed,
+        )
+
+
+def _streams() -> Iterator[Mutation]:
+    """What is parked is woken by whoever unblocks its stream."""
+    for on in BOTH:
+        yield Mutation(
+            "forget to wake what is parked",
+            on,
+            [
+                python(
+                    "lifecycle/streams.py",
+                    'return [row[0] for row in tx.run_for(streams, "wake")]',
+                    "return []",
+                )
+            ],
+            [f"{STREAMS}::test_whoever_takes_the_head_out_wakes_the_next"],
+        )
+        live = "live.lease_token IS NOT NULL AND live.available_at > %(now)s"
+        yield Mutation(
+            "enter a stream that somebody holds",
+            on,
+            [sql(on, "read_streams", live, "1 = 0")],
+            # Under strict its head would stop the run as well: only release tells them apart.
+            [f"{STREAMS}::test_a_stream_has_one_holder"],
+        )
+    yield Mutation(
+        "pass a message that waits under strict",
+        "sqlite",
+        [
+            python(
+                "lifecycle/streams.py",
+                "choice.blocked = choice.blocked or policy != StreamPolicy.RELEASE",
+                "choice.blocked = choice.blocked",
+            )
+        ],
+        [f"{POLICIES}::test_followers_and_later_arrivals_wait_for_the_retry"],
+    )
+    yield Mutation(
+        "pass a halt",
+        "sqlite",
+        [
+            python(
+                "lifecycle/streams.py",
+                "behind_halt = halted_at is not None and member.id > halted_at",
+                "behind_halt = False",
+            )
+        ],
+        [f"{POLICIES}::test_under_halt_the_stream_stands_still_until_an_operator_decides"],
+    )
+    yield Mutation(
+        "claim again what failed in the same call",
+        "sqlite",
+        [
+            python(
+                "lifecycle/batch.py",
+                "take(tx, claim, worker=worker, exclude=waiting)",
+                "take(tx, claim, worker=worker)",
+            )
+        ],
+        [
+            "tests/lifecycle/test_process_batch.py::test_what_failed_in_this_call_is_not_claimed_by_it"
+        ],
+    )
+
+
+def _locks() -> Iterator[Mutation]:
+    """Parking and waking happen under the stream's lock."""
+    yield Mutation(
+        "claim without the stream's lock",
+        "postgresql",
+        [
+            sql(
+                "postgresql",
+                "claim",
+                "pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id))",
+                "true",
+            )
+        ],
+        [f"{RACES}/test_wakeups.py", f"{RACES}/test_claims.py"],
+    )
+    yield Mutation(
+        "fail and release without the stream's lock",
+        "postgresql",
+        [
+            python(
+                "lifecycle/streams.py",
+                "    if ids:\n        tx.run(",
+                "    if not ids:\n        tx.run(",
+            )
+        ],
+        [f"{RACES}/test_wakeups.py"],
+    )
+    yield Mutation(
+        "complete without the stream's lock",
+        "postgresql",
+        [
+            sql(
+                "postgresql",
+                "complete",
+                "SELECT pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text",
+                "SELECT 'streamed'",
+            )
+        ],
+        [f"{RACES}/test_wakeups.py"],
+    )
+    yield Mutation(
+        "lock streams in any order",
+        "postgresql",
+        [sql("postgresql", "lock_streams", "ORDER BY key", "ORDER BY key DESC")],
+        [f"{RACES}/test_settles.py"],
+    )
+    yield Mutation(
+        "take away a lease that was renewed at the last moment",
+        "postgresql",
+        [
+            sql(
+                "postgresql",
+                "lease_runs",
+                "AND (m.available_at IS NULL OR m.available_at <= %(now)s)",
+                "",
+            )
+        ],
+        [
+            f"{RACES}/test_claims.py::test_a_lease_that_was_renewed_at_the_last_moment_is_not_taken_away"
+        ],
+    )
+    yield Mutation(
+        "notify inside the transaction",
+        "postgresql",
+        [
+            python(
+                "lifecycle/notify.py",
+                "transaction.on_commit(partial(_notify, using), using=using, robust=True)",
+                "_notify(using)",
+            )
+        ],
+        ["tests/lifecycle/test_notify.py"],
+    )
+
+
+def _order() -> Iterator[Mutation]:
+    """Order is by id."""
+    yield Mutation(
+        "sort a stream by time",
+        "postgresql",
+        [
+            sql(
+                "postgresql",
+                "read_streams",
+                "ORDER BY s.queue_id, s.stream, m.id",
+                "ORDER BY s.queue_id, s.stream, m.available_at DESC",
+            )
+        ],
+        [f"{STREAMS}::test_inside_a_stream_order_wins_over_time"],
+    )
+    yield Mutation(
+        "sort a stream by time",
+        "sqlite",
+        [sql("sqlite", "read_streams", " ORDER BY m.id;", " ORDER BY m.available_at;")],
+        [f"{STREAMS}::test_inside_a_stream_order_wins_over_time"],
+    )
+
+
+def _quarantine() -> Iterator[Mutation]:
+    """One place for every message, one record however many race."""
+    for on in BOTH:
+        yield Mutation(
+            "leave a poisoned message in its queue",
+            on,
+            [
+                python(
+                    "lifecycle/quarantine.py",
+                    'tx.run("delete", ids=[row.id for row in dying])',
+                    'tx.run("delete", ids=[])',
+                )
+            ],
+            ["tests/lifecycle/test_quarantine.py"],
+        )
+    yield Mutation(
+        "announce poison before the commit",
+        "sqlite",
+        [
+            python(
+                "lifecycle/announce.py",
+                "transaction.on_commit(tell, using=using, robust=True)",
+                "tell()",
+            )
+        ],
+        ["tests/lifecycle/test_quarantine.py"],
+    )
+    for on in BOTH:
+        yield Mutation(
+            "expire under a live lease",
+            on,
+            [sql(on, "read_expired", " AND (available_at IS NULL OR available_at <= %(now)s)", "")],
+            ["tests/lifecycle/test_sweep.py"],
+        )
+
+
+def _rest() -> Iterator[Mutation]:
+    for on in BOTH:
+        yield Mutation(
+            "decode in the claim",
+            on,
+            [
+                python(
+                    "lifecycle/claim.py",
+                    "        if others:\n            self._judge(others)\n",
+                    "        [message.payload for message in self.messages]\n"
+                    "        if others:\n            self._judge(others)\n",
+                )
+            ],
+            ["tests/hostile/test_damaged_rows.py::test_the_claim_itself_does_not_read_payloads"],
+        )
+    yield Mutation(
+        "repeat a transaction inside the caller's",
+        "postgresql",
+        [
+            python(
+                "lifecycle/transaction.py",
+                "if nested or not left or not _passes(error):",
+                "if not left or not _passes(error):",
+            )
+        ],
+        [f"{RACES}/test_settles.py"],
+    )
+    yield Mutation(
+        "store error text as it comes",
+        "postgresql",
+        [
+            python(
+                "lifecycle/settle.py",
+                "    error = printable(failure.error)\n",
+                "    error = str(failure.error)\n",
+            )
+        ],
+        ["tests/hostile/test_error_text.py"],
+    )
+    yield Mutation(
+        "let NaN in",
+        "sqlite",
+        [
+            python("payload.py", "allow_nan=False", "allow_nan=True"),
+            python("payload.py", "if not math.isfinite(node):", "if False:"),
+        ],
+        ["tests/hostile/test_door.py"],
+    )

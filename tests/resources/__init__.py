@@ -1,0 +1,1 @@
+"""What happens when something runs out: the disk, the connections, the memory."""
