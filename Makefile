@@ -1,18 +1,22 @@
 # Every target makes what it needs: python >= 3.11 and make are enough.
 #   PYTHON=...   the interpreter .venv is made with        ARGS=...   passed to pytest
 #   PORT=...     where the demonstration listens
+#   SEED=... SECONDS=... DATABASE=...   which attack, how long, on what
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 PORT ?= 8000
+# Not SECONDS from the environment: some shells count there.
+SECONDS := 60
+DATABASE := postgresql
 ARGS ?=
 CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix bench bench-admin clean
+.PHONY: help demo test chaos check matrix bench bench-admin clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
@@ -23,6 +27,9 @@ demo: $(INSTALLED) ## Run the site with a worker and sample messages, until Ctrl
 
 test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL (ARGS="-k name")
 	@exec $(BIN)/python -m tests.both_databases $(ARGS)
+
+chaos: $(INSTALLED) ## Attack the queue, then check that nothing was lost (SEED=1 SECONDS=60 DATABASE=sqlite)
+	@exec $(BIN)/python -m tests.chaos --seconds $(SECONDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 
 check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks
 	$(BIN)/ruff check .

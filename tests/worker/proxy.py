@@ -1,6 +1,6 @@
 """
 A proxy in front of PostgreSQL that cuts a connection at COMMIT: before it arrives, or before its
-answer does. To the client both look the same.
+answer does. To the client both look the same. Or it swallows everything, and says nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ class Proxy:
         self.only = b""
         self.only_answered = b""
         self.cuts = 0
-        self._server = server
+        #: Where connections that begin now are led to.
+        self.server = server
+        #: Cleared while whatever is sent disappears.
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(directory / ".s.PGSQL.5432"))
         self._listener.listen(50)
@@ -34,8 +38,26 @@ class Proxy:
 
     def close(self) -> None:
         self._listener.close()
-        for end in list(self._open):
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End every connection."""
+        with self._lock:
+            ends, self._open = self._open, []
+        for end in ends:
             _hang_up(end)
+
+    def swallow(self) -> None:
+        """Let nothing through, and hang up on nobody: neither side learns that the other is off."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """After a silence every connection is broken; new ones work."""
+        self.hang_up()
+        self._flowing.set()
+
+    def passes(self) -> None:
+        self._flowing.wait()
 
     def _accept(self) -> None:
         while True:
@@ -44,8 +66,14 @@ class Proxy:
             except OSError:
                 return
             server = socket.socket(socket.AF_UNIX)
-            server.connect(str(self._server))
-            self._open += [client, server]
+            try:
+                server.connect(str(self.server))
+            except OSError:
+                # As a server does that is down.
+                client.close()
+                continue
+            with self._lock:
+                self._open += [client, server]
             link = _Link(self, client, server)
             threading.Thread(target=link.forward, daemon=True).start()
             threading.Thread(target=link.back, daemon=True).start()
@@ -71,6 +99,7 @@ class _Link:
     def forward(self) -> None:
         with contextlib.suppress(OSError):
             while data := self.client.recv(65536):
+                self.proxy.passes()
                 self.seen = (self.seen + data)[-200_000:]
                 if b"COMMIT" in data:
                     said = self.proxy.only in self.seen
@@ -88,6 +117,7 @@ class _Link:
     def back(self) -> None:
         with contextlib.suppress(OSError):
             while data := self.server.recv(65536):
+                self.proxy.passes()
                 if self.waiting_to_cut:
                     break
                 self.answered = (self.answered + data)[-200_000:]
