@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 
 from django.db import connections, transaction
 
@@ -25,7 +24,9 @@ def notify_after_commit(using: str) -> None:
     senders would wait for each other (eight of them ran at half their speed).
     """
     if connections[using].vendor == "postgresql":
-        transaction.on_commit(partial(_notify, using), using=using, robust=True)
+        # A function with a name: when it raises, Django logs that name, and a partial has none. The
+        # sender would get an AttributeError for a message that is stored.
+        transaction.on_commit(lambda: _notify(using), using=using, robust=True)
 
 
 def _notify(using: str) -> None:
