@@ -7,6 +7,8 @@ import time
 
 from django.db import connections, transaction
 
+from .. import points
+
 CHANNEL = "deadletter"
 #: Seconds between two notifications of one process. A worker that was woken looks again at least
 #: this often for a while, so what is sent in between needs no notification of its own.
@@ -35,5 +37,6 @@ def _notify(using: str) -> None:
         if now - _last.get(using, -INTERVAL) < INTERVAL:
             return
         _last[using] = now
+    points.reach("notify.sending")
     with connections[using].cursor() as cursor:
         cursor.execute(f"NOTIFY {CHANNEL}")

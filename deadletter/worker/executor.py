@@ -12,7 +12,7 @@ from time import monotonic
 
 from django.db import transaction
 
-from .. import tracing
+from .. import points, tracing
 from ..backoff import UNDECODABLE
 from ..conf import get_settings
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
@@ -165,6 +165,7 @@ def _complete(message: Claimed, using: str | None) -> None:
     try:
         taken = monotonic() - message.started
         complete(message.token, [message.id], seconds=taken, using=using)
+        points.reach("atomic.completed", message)
     except LeaseLost as error:
         raise _LostInCommit from error
 

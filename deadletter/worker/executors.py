@@ -17,7 +17,7 @@ from time import monotonic
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
-from .. import tracing
+from .. import points, tracing
 from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
@@ -102,7 +102,9 @@ class Executors:
                 return True
             self._holdings.start(holding)
             self._crew.began(member, holding.started)
+            points.reach("handler.starting", holding.message)
             report = self._execute(holding)
+            points.reach("handler.returned", holding.message)
             if not self.finished(holding, report):
                 return False
             if type(report) in FAILED:
@@ -221,7 +223,9 @@ class _Loop:
             if not holding.take():
                 return True
             self._holdings.start(holding)
+            points.reach("handler.starting", holding.message)
             report = await self._execute(holding)
+            points.reach("handler.returned", holding.message)
             if not self._executors.finished(holding, report):
                 return False
             if isinstance(report, Failure):

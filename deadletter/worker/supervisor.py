@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
+from .. import points
 from ..lifecycle import Completion, Failure, Release, process_batch
 from ..logs import crash, event
 from ..models import Message
@@ -156,8 +157,8 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Sleep until a signal arrives or a child is due to start."""
-        # Not sigtimedwait: in a process that was suspended and goes on when the time is over, CPython
-        # answers with what happens to lie in memory, SIGHUP for one.
+        # Not sigtimedwait: in a process that was suspended and goes on when the time is over, it
+        # answers with what happens to lie in CPython's memory, SIGHUP for one.
         signal.setitimer(signal.ITIMER_REAL, ROUND)
         received = signal.sigwait(_SIGNALS)
         if received not in _STOP:
@@ -222,6 +223,7 @@ class Supervisor:
         """Settle what dead children left; while the database is away, try again each round."""
         for child in self._children:
             if child.has_legacy and not child.pid:
+                points.reach("supervisor.freeing")
                 try:
                     free(
                         child.name,
@@ -240,6 +242,7 @@ class Supervisor:
                         error=str(error),
                     )
                     continue
+                points.reach("supervisor.freed")
                 child.legacy, child.claiming = [], []
                 child.ledger.clear()
             child.finished = child.finished or bool(
