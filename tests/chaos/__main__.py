@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ PATIENCE = 60.0
 
 
 def main(arguments: list[str]) -> int:
+    # As an error, so that what was started is put away.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     options = _options(arguments)
     directory = options.history or Path(tempfile.mkdtemp(prefix=f"chaos-{options.seed}-"))
     directory.mkdir(parents=True, exist_ok=True)

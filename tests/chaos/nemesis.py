@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 from django.db import Error, connection
 
 from deadletter import operations
@@ -57,7 +58,11 @@ class Nemesis:
 
     def _begin(self, fault: Fault) -> None:
         self.done += 1
-        getattr(self, f"_{fault.kind}")(fault)
+        try:
+            getattr(self, f"_{fault.kind}")(fault)
+        except psycopg.OperationalError as error:
+            # The server suffers from something else already.
+            write("missed", kind=fault.kind, error=str(error))
 
     def _until(self, fault: Fault, end: Step | None = None, *, pids: list[int] | None) -> None:
         """Undo a fault when its time is over, and write it down with both its ends."""
