@@ -40,6 +40,13 @@ def work(message: Any) -> None:
         time.sleep(order.get("sleep", 0))
 
 
+@handler("chaos.culprit")
+def culprit(message: Any) -> None:
+    """Does nothing wrong; tests let its process die around it."""
+    with noted(message):
+        pass
+
+
 @handler("chaos.async")
 async def work_async(message: Any) -> None:
     with noted(message) as order:
