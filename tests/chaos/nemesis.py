@@ -139,6 +139,7 @@ class Nemesis:
     def _by_hand(self, work: Step) -> None:
         """An operator meets the same faults as everybody, and comes back later."""
         try:
+            _be_impatient()
             work()
         except Error as error:
             write("refused", error=str(error))
@@ -157,6 +158,7 @@ class Nemesis:
         def go_on() -> None:
             # The one edit that must not get lost: everybody waits for it.
             try:
+                _be_impatient()
                 set_policy(paused=False)
             except Error:
                 connection.close()
@@ -183,6 +185,18 @@ class Nemesis:
             write("removing", ids=ids)
             gone = operations.remove_poison(list(records), by="operator", why="chaos").removed
             write("removed", ids=[records[pk][0] for pk in gone])
+
+
+def _be_impatient() -> None:
+    """
+    Give up waiting after two seconds: who holds the lock may be a worker that stands still, and the
+    one who would let it go on is waiting here.
+    """
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET lock_timeout = '2s'")
+        else:
+            cursor.execute("PRAGMA busy_timeout = 2000")
 
 
 def set_policy(**fields: Any) -> None:
