@@ -30,9 +30,9 @@ from .plan import LEASE, WORKERS, Fault, plan
 from .sites import PostgresSite, SQLiteSite, can_fail_over, postgres_site, sqlite_site, with_standby
 
 PRODUCERS = 2
-#: Seconds to drain after the last fault: a lease, the longest backoff and a poll are 4.2; the rest
-#: is for a slow machine and for what is in front.
-PATIENCE = 60.0
+#: Seconds in which no handler starts or ends, after which a queue is taken for stuck: a lease, the
+#: longest backoff and a poll are 4.2, the longest handler 4; the rest is for a slow machine.
+PATIENCE = 30.0
 
 
 def main(arguments: list[str]) -> int:
@@ -130,7 +130,7 @@ def _run(
         f"producer {n} ended with {code}" for n, code in _ended(producers, crew) if code != 0
     ]
     write("healed")
-    drained = _drain(crew)
+    drained = _drain(crew, directory / "journal")
     complaints += crew.stop() + crew.deserters
     verdict = check(_lines(directory), _remains(crew), max_attempts=MOST_ATTEMPTS)
     verdict.violations += complaints + _stranded()
@@ -144,15 +144,18 @@ def _ended(producers: list[subprocess.Popen], crew: people.Crew) -> list[tuple[i
     return [(n, process.wait()) for n, process in enumerate(producers)]
 
 
-def _drain(crew: people.Crew) -> float:
-    """Wait until nothing is left to do; give up after a while and let the checker say what is."""
+def _drain(crew: people.Crew, journal: Path) -> float:
+    """Wait until nothing is left to do; if nothing happens, let the checker say what is left."""
     from django.db import Error, connection
 
     from deadletter.models import Message
 
-    begun = time.monotonic()
-    while time.monotonic() < begun + PATIENCE:
+    begun = active = time.monotonic()
+    size = 0
+    while time.monotonic() < active + PATIENCE:
         crew.replace_dead()
+        if journal.stat().st_size > size:
+            size, active = journal.stat().st_size, time.monotonic()
         try:
             if not Message.objects.exists():
                 break
