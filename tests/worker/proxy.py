@@ -42,10 +42,15 @@ class Proxy:
 
     def hang_up(self) -> None:
         """End every connection."""
-        with self._lock:
-            ends, self._open = self._open, []
-        for end in ends:
+        for end in list(self._open):
             _hang_up(end)
+
+    def put_away(self, *ends: socket.socket) -> None:
+        """Close what both directions have done with."""
+        with self._lock:
+            for end in ends:
+                self._open.remove(end)
+                end.close()
 
     def swallow(self) -> None:
         """Let nothing through, and hang up on nobody: neither side learns that the other is off."""
@@ -71,6 +76,7 @@ class Proxy:
             except OSError:
                 # As a server does that is down.
                 client.close()
+                server.close()
                 continue
             with self._lock:
                 self._open += [client, server]
@@ -95,6 +101,9 @@ class _Link:
         self.seen = b""
         self.answered = b""
         self.waiting_to_cut = False
+        #: Directions that are still open.
+        self.left = 2
+        self.lock = threading.Lock()
 
     def forward(self) -> None:
         with contextlib.suppress(OSError):
@@ -125,8 +134,13 @@ class _Link:
         self.hang_up()
 
     def hang_up(self) -> None:
+        """End the other direction too; the last of the two closes the door."""
         _hang_up(self.client)
         _hang_up(self.server)
+        with self.lock:
+            self.left -= 1
+        if not self.left:
+            self.proxy.put_away(self.client, self.server)
 
 
 def _hang_up(end: socket.socket) -> None:
