@@ -22,6 +22,7 @@ from tests.sample.journal import DIRECTORY, write
 from tests.sample.models import Effect
 
 from .checker import Line, Remains, check
+from .crew import ROOT
 from .stage import Actor, stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -254,6 +255,14 @@ def test_every_point_is_in_the_list_and_the_list_is_in_the_source():
     )
 
     assert found.keys() == points.POINTS.keys()
+
+
+def test_every_point_is_in_the_documentation():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    section = page.split("## Crash points")[1].split("\n## ")[0]
+    table = [line for line in section.splitlines() if line.startswith("|")]
+
+    assert set(re.findall(r"`([\w.]+)`", "".join(table))) == points.POINTS.keys()
 
 
 def test_nobody_listens_unless_a_test_does():
