@@ -126,7 +126,8 @@ class Nemesis:
         self.site.server.kill()
 
     def _kill_backend(self, fault: Fault) -> None:
-        self._until(fault, pids=None)
+        # Over when the server, which ends all sessions and recovers, is there again.
+        self._until(fault, self.site.wait, pids=None)
         self.site.kill_backend()
 
     def _failover(self, fault: Fault) -> None:

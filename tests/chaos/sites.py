@@ -7,8 +7,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -71,6 +72,15 @@ class PostgresSite:
         )
         for (pid,) in pids:
             os.kill(pid, signal.SIGKILL)
+
+    def wait(self, patience: float = 10.0) -> None:
+        """Return when the server answers, or after a while."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            with suppress(psycopg.OperationalError):
+                self.ask("SELECT 1")
+                return
+            time.sleep(0.05)
 
     def fail_over(self) -> None:
         """The primary is gone for good; the standby takes over, and everybody is led to it."""
