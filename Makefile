@@ -1,25 +1,26 @@
 # Every target makes what it needs: python >= 3.11 and make are enough.
 #   PYTHON=...   the interpreter .venv is made with        ARGS=...   passed to pytest
 #   PORT=...     where the demonstration listens
-#   EXAMPLES, STEPS, SEEDS, SECONDS, RATE, MESSAGES   how far the long runs go
+#   SEED, SECONDS, DATABASE               which attack, how long, on what
+#   EXAMPLES, STEPS, SEEDS, RATE, MESSAGES   how far the long runs go
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 PORT ?= 8000
+DATABASE := postgresql
 ARGS ?=
 EXAMPLES ?= 5000
 STEPS ?= 50
 SEEDS ?= 5000
-SECONDS ?= 3600
 RATE ?= 50
 MESSAGES ?= 1000000
 CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check matrix bench bench-admin mutants machine interleavings soak backlog clean
+.PHONY: help demo test chaos check matrix bench bench-admin mutants machine interleavings soak backlog clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
@@ -30,6 +31,11 @@ demo: $(INSTALLED) ## Run the site with a worker and sample messages, until Ctrl
 
 test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL (ARGS="-k name")
 	@exec $(BIN)/python -m tests.both_databases $(ARGS)
+
+# Per target, and not from the environment: some shells count in SECONDS.
+chaos: SECONDS := 60
+chaos: $(INSTALLED) ## Attack the queue, then check that nothing was lost (SEED=1 SECONDS=60 DATABASE=sqlite)
+	@exec $(BIN)/python -m tests.chaos --seconds $(SECONDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 
 check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks, known holes
 	$(BIN)/ruff check .
@@ -60,6 +66,7 @@ machine: $(INSTALLED) ## Try random histories against the model, on both databas
 interleavings: $(INSTALLED) ## Play seeded schedules of workers, a statement at a time (SEEDS=5000)
 	@INTERLEAVINGS=$(SEEDS) exec $(BIN)/python -m tests.both_databases tests/races/test_interleavings.py $(ARGS)
 
+soak: SECONDS := 3600
 soak: $(INSTALLED) ## Watch the memory and connections of two workers for an hour (SECONDS=3600 RATE=50)
 	@exec $(BIN)/python -m tests.endurance.soak --seconds $(SECONDS) --rate $(RATE) $(ARGS)
 

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Folder of the package that holds each major version.
@@ -42,6 +42,8 @@ class Server:
 
     def __init__(self, programs: Path, home: Path, account: dict, settings: dict[str, str]) -> None:
         self.home = home
+        self.programs = programs
+        self.account = account
         self.url = f"postgresql://postgres@/postgres?host={home}"
         self._start = lambda: _start(programs, home, account, settings)
         self._process = self._start()
@@ -56,6 +58,25 @@ class Server:
         """End at once, as in an immediate shutdown: the next start recovers from the log."""
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """Kill the first process alone: its children notice, each in its own time, and go."""
+        children = self.children()
+        self._process.kill()
+        self._process.wait(STOP_SECONDS)
+        # A server started while one of them still writes would not be the only one on these files.
+        deadline = time.monotonic() + 5
+        while left := [pid for pid in children if _is_running(pid)]:
+            if time.monotonic() > deadline:
+                for pid in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def children(self) -> list[int]:
+        """Return the server's processes but the first: one for each connection, and its own."""
+        pid = self._process.pid
+        return [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
 
 
 @contextmanager
@@ -144,6 +165,18 @@ def _start(programs: Path, home: Path, account: dict, settings: dict[str, str]) 
             raise RuntimeError(f"PostgreSQL did not start:\n{(home / 'log').read_text()}")
         time.sleep(0.02)
     return server
+
+
+def _is_running(pid: int) -> bool:
+    # What comes behind the name in brackets begins with the state; Z is dead but not buried.
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2][1:2] not in ("", "Z")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _ready(home: Path) -> bool:

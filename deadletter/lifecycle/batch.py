@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
 
+from .. import points
 from . import settle, streams
 from .claim import take
 from .transaction import Transaction, in_transaction
@@ -52,6 +53,8 @@ def process_batch(
             outcomes |= settle.failing(tx, failed, by=worker)
         if back:
             outcomes |= settle.releasing(tx, back)
+        if reports:
+            points.reach("batch.settled")
         taken, started = Batch(""), monotonic()
         if claim is not None and claim.limit:
             waiting = [id for id, what in outcomes.items() if isinstance(what, Scheduled)]

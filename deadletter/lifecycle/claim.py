@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from .. import sql
+from .. import points, sql
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..failures import HISTORY_LIMIT
@@ -70,6 +70,8 @@ def take(
                 break
         else:
             taking.cut_short = True
+    if taking.messages:
+        points.reach("claim.leased")
     more = taking.cut_short and taking.parked > 0
     return Batch(taking.token, taking.messages, taking.dead, more)
 
@@ -193,6 +195,8 @@ class _Taking:
         # What dies is not parked first: that would wipe off whose lease ran out.
         parked = streams.park(self.tx, waiting, exclude=self.failed | self.passed | dying)
         self.parked += len(parked)
+        if parked:
+            points.reach("claim.parked")
         if deaths:
             self.dead += quarantine(self.tx, deaths, by=self.worker)
 

@@ -10,7 +10,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 
-from .. import clock, sql, tracing
+from .. import clock, points, sql, tracing
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
@@ -71,6 +71,7 @@ def send(
     while True:
         rows = store_one(connection, params)
         if rows:
+            points.reach("send.stored")
             if not item.delay and item.at is None:
                 notify_after_commit(alias)
             announce_sent(alias, queue, [(rows[0][0], name)])
@@ -97,6 +98,7 @@ def send_many(
     with transaction.atomic(using=alias):
         storing = Storing(alias, lambda: _queue(queue, alias))
         ids = storing.store(rows)
+        points.reach("send_many.stored")
         if rows:
             notify_after_commit(alias)
     return ids

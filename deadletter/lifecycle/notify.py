@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 
 from django.db import connections, transaction
+
+from .. import points
 
 CHANNEL = "deadletter"
 #: Seconds between two notifications of one process. A worker that was woken looks again at least
@@ -25,7 +26,9 @@ def notify_after_commit(using: str) -> None:
     senders would wait for each other (eight of them ran at half their speed).
     """
     if connections[using].vendor == "postgresql":
-        transaction.on_commit(partial(_notify, using), using=using, robust=True)
+        # A function with a name: when it raises, Django logs that name, and a partial has none. The
+        # sender would get an AttributeError for a message that is stored.
+        transaction.on_commit(lambda: _notify(using), using=using, robust=True)
 
 
 def _notify(using: str) -> None:
@@ -34,5 +37,6 @@ def _notify(using: str) -> None:
         if now - _last.get(using, -INTERVAL) < INTERVAL:
             return
         _last[using] = now
+    points.reach("notify.sending")
     with connections[using].cursor() as cursor:
         cursor.execute(f"NOTIFY {CHANNEL}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import signals
+from .. import points, signals
 from ..failures import HISTORY_LIMIT, cause_of, fingerprint, printable
 from ..logs import event
 from ..models import OnPoison, StreamPolicy
@@ -76,7 +76,9 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
     if owned:
         owners.tell(tx, owned)
     if dying:
+        points.reach("quarantine.recorded")
         tx.run("delete", ids=[row.id for row in dying])
+        points.reach("quarantine.deleted")
         streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
     for row in dying:
         tx.counts.add(Subject(row.queue, row.name, row.kind), "poisoned")

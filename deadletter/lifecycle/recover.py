@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import F
 from django.dispatch import Signal
 
-from .. import signals, sql
+from .. import points, signals, sql
 from ..models import Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
 from . import outcomes, reopening, streams
@@ -53,6 +53,7 @@ def retry(
     restoring.restore([id for id in sorted(records) if records[id].instance is None])
     restoring.restore_owned([id for id in sorted(records) if records[id].instance is not None])
     done = sorted(restoring.done)
+    points.reach("retry.restored")
     PoisonRecord.objects.using(tx.using).filter(pk__in=done).delete()
     streams.wake(tx, _streams(tx, (records[id] for id in done)))
     if done:
@@ -133,6 +134,7 @@ def remove(
     ids = list(dict.fromkeys(poison_ids))
     records = _lock_poison(tx, ids)
     PoisonRecord.objects.using(tx.using).filter(pk__in=records).delete()
+    points.reach("remove.deleted")
     if streams.wake(tx, _streams(tx, records.values())):
         notify_after_commit(tx.using)
     _tell(tx, "poison_removed", signals.poison_removed, records.values(), by)

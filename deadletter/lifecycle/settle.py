@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from .. import sql
+from .. import points, sql
 from ..backoff import Backoff
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
@@ -183,6 +183,7 @@ def _finish(tx: Transaction, finished: Sequence[Completion]) -> Iterable[int]:
         writer=writer(tx.connection),
         named=completions_are_heard(),
     )
+    points.reach("complete.deleted")
     if rows and rows[0][0] == "all":
         return ids
     gone = [row[1:5] for row in rows if row[0] is None]
@@ -195,6 +196,7 @@ def _finish(tx: Transaction, finished: Sequence[Completion]) -> Iterable[int]:
         counted = [row[:4] for row in deleted]
         tx.counts.add_completed(counted, seconds)
         gone += counted
+        points.reach("complete.unblocking")
         streams.wake(tx, streams.touched(deleted))
     announce_completed(tx, gone, seconds)
     return [row[0] for row in gone]
@@ -219,6 +221,7 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
     outcomes: Outcomes = {}
     if rows:
         recorded = tx.run("fail", ids=ids, rows=json.dumps(rows), history_limit=HISTORY_LIMIT)
+        points.reach("fail.recorded")
         for id, at, _queue_id, _stream in recorded:
             moment = sql.as_datetime(at, tx.connection)
             outcomes[id] = Scheduled(moment)  # type: ignore[arg-type]
@@ -242,6 +245,7 @@ def releasing(
         by_name=[id in by_name for id in ids],
         delays=[sql.microseconds(delays[id]) for id in ids],
     )
+    points.reach("release.given_back")
     streams.wake(tx, streams.touched(rows))
     return {row[0]: Released() for row in rows}
 
@@ -253,6 +257,7 @@ def renewing(tx: Transaction, held: Held, *, lease: Duration | None) -> list[int
     until = None if lease is None else as_timedelta(lease, field="lease")
     ids = sorted(held)
     rows = tx.run("renew", ids=ids, tokens=[_safe(held[id]) for id in ids], lease=until)
+    points.reach("renew.extended")
     return sorted(set(ids) - {row[0] for row in rows})
 
 

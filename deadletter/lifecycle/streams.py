@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .. import points
 from ..models import StreamPolicy
 from ..sql import Row
 from .transaction import Stream, Transaction
@@ -142,7 +143,10 @@ def lock(tx: Transaction, ids: Collection[int]) -> None:
 
 def wake(tx: Transaction, streams: Iterable[Stream]) -> list[int]:
     """Make the first parked message of each stream due if nothing in front holds it back."""
-    return [row[0] for row in tx.run_for(streams, "wake")]
+    woken = [row[0] for row in tx.run_for(streams, "wake")]
+    if woken:
+        points.reach("stream.woken")
+    return woken
 
 
 def touched(rows: Iterable[Row]) -> set[Stream]:

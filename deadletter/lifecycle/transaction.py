@@ -20,7 +20,7 @@ from django.db import (
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .. import clock, sql
+from .. import clock, points, sql
 from ..models import Message
 from ..sql import kept
 from .counting import Counts
@@ -115,8 +115,12 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
                     _prepare(connection)
                 moment = clock.transaction_time(connection, nested=nested)
                 tx = Transaction(connection, moment, is_own=not nested)
+                if points.is_watched() and not nested:
+                    # First in line: before anybody else is told of the commit.
+                    tx.after_commit(lambda: points.reach("transaction.committed"))
                 result = work(tx)
                 tx.counts.write(connection, moment)
+                points.reach("transaction.committing")
                 return result
         except (OperationalError, NotSupportedError, ProgrammingError) as error:
             if nested or not left or not _passes(error):

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import transaction
 
-from .. import tracing
+from .. import points, tracing
 from ..events import read_event
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..failures import describe
@@ -210,6 +210,7 @@ def _complete(message: Claimed, result: Any, using: str | None) -> None:
             return
         taken = monotonic() - message.started
         complete(message.token, [message.id], seconds=taken, using=using)
+        points.reach("atomic.completed", message)
     except LeaseLost as error:
         raise _LostInCommit from error
 

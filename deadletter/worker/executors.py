@@ -18,7 +18,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
-from .. import tracing
+from .. import points, tracing
 from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
@@ -103,7 +103,9 @@ class Executors:
                 return True
             self._holdings.start(holding)
             self._crew.began(member, holding.started)
+            points.reach("handler.starting", holding.message)
             report = self._execute(holding)
+            points.reach("handler.returned", holding.message)
             if not self.finished(holding, report):
                 return False
             if type(report) in FAILED:
@@ -222,7 +224,9 @@ class _Loop:
             if not holding.take():
                 return True
             self._holdings.start(holding)
+            points.reach("handler.starting", holding.message)
             report = await self._execute(holding)
+            points.reach("handler.returned", holding.message)
             if not self._executors.finished(holding, report):
                 return False
             if type(report) in FAILED:

@@ -18,6 +18,7 @@ from time import monotonic, sleep
 from django.db import DataError, IntegrityError, connections
 from django.db.utils import Error as DatabaseError
 
+from .. import points
 from ..lifecycle import ClaimRequest, Completion, Failure, Release, WorkBatch, process_batch
 from ..logs import event
 from .breaker import Breakers
@@ -200,6 +201,7 @@ class Pump:
         asked = monotonic()
         request = self._request(room) if room else None
         reports = self._reporting.take()
+        points.reach("pump.exchanging")
         try:
             batch = self._carry(reports, request)
         except (DataError, IntegrityError) as error:
@@ -215,6 +217,7 @@ class Pump:
                 if request is not None and request.token:
                     self.leases.doubtful.add(request.token)
             raise
+        points.reach("pump.exchanged")
         answered = Answered(reports, batch, room, asked, monotonic() - asked)
         if room:
             self._plan_ahead(answered)
@@ -279,6 +282,7 @@ class Pump:
                 self._holdings.ledger.announce()
             else:
                 self._holdings.ledger.announce(self._asked_under)
+            points.reach("pump.taken_in")
 
     def _request(self, room: int) -> ClaimRequest:
         token = secrets.token_hex(8)

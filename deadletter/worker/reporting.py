@@ -54,6 +54,7 @@ class Reporting:
                 if self._holdings.dismiss(holding):
                     # Lost its lease, and this very process claimed the message anew.
                     self._tally.lost += 1
+                    _say_lost(holding.message.id, holding)
                     self._breakers.cancel_probe(holding.handler)
                     continue
                 self.reports.add(report)
@@ -110,7 +111,7 @@ class Reporting:
             lost -= self._settled_before(unsure, reports)
         self._unsure.clear()
         for id in (*lost, *reports.overtaken):
-            self._say_lost(id)
+            _say_lost(id, self._holdings.get(id))
         self._holdings.remove(*reports.all_ids())
 
     def _settled_before(self, unsure: set[int], reports: Reports) -> set[int]:
@@ -126,17 +127,6 @@ class Reporting:
         self._tally.failed += sum(item.id in done for item in reports.failures)
         self._tally.released += sum(item.id in done for item in reports.releases)
         return done
-
-    def _say_lost(self, id: int) -> None:
-        held = self._holdings.get(id)
-        event(
-            logging.WARNING,
-            "lease_lost",
-            "the lease of message {name} {message_id} was gone when its outcome was reported; "
-            "whoever holds it now settles it",
-            name=held.message.name if held else "",
-            message_id=id,
-        )
 
     def _tell_breakers(self, handler: Handler, report: Report | Release) -> None:
         if isinstance(report, Release):
@@ -156,3 +146,14 @@ class Reporting:
         for holding in self._holdings.waiting():
             if holding.handler is handler:
                 self.put_back([holding, *holding.behind], wait)
+
+
+def _say_lost(id: int, held: Holding | None) -> None:
+    event(
+        logging.WARNING,
+        "lease_lost",
+        "the lease of message {name} {message_id} was gone when its outcome was reported; "
+        "whoever holds it now settles it",
+        name=held.message.name if held else "",
+        message_id=id,
+    )

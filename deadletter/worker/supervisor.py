@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
+from .. import points
 from ..lifecycle import Completion, Failure, Release, process_batch
 from ..logs import crash, event
 from ..models import Message
@@ -30,7 +31,11 @@ from .process import RECYCLE
 from .registry import registry
 from .shutdown import AT_ONCE
 
-_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP}
+_STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+#: SIGALRM is our own: it ends a wait in which nothing happens.
+_SIGNALS = _STOP | {signal.SIGCHLD, signal.SIGALRM}
+#: Seconds after which the children are looked after at the latest.
+ROUND = 0.5
 #: A child that lived this long died by accident, not of a crash loop.
 HEALTHY = 30.0
 FIRST_PAUSE = 0.1
@@ -152,8 +157,11 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Sleep until a signal arrives or a child is due to start."""
-        received = signal.sigtimedwait(_SIGNALS, 0.5)
-        if received is None or received.si_signo == signal.SIGCHLD:
+        # Not sigtimedwait: in a process that was suspended and goes on when the time is over, it
+        # answers with what happens to lie in CPython's memory, SIGHUP for one.
+        signal.setitimer(signal.ITIMER_REAL, ROUND)
+        received = signal.sigwait(_SIGNALS)
+        if received not in _STOP:
             return
         self._signals += 1
         self._kill_at = monotonic() + PATIENCE + (self._grace if self._signals == 1 else 0.0)
@@ -161,7 +169,7 @@ class Supervisor:
             logging.INFO,
             "stopping",
             "received {signal}: stopping all processes{hurry}",
-            signal=signal.Signals(received.si_signo).name,
+            signal=signal.Signals(received).name,
             hurry=" at once" if self._signals > 1 else "",
         )
         for child in self._children:
@@ -215,6 +223,7 @@ class Supervisor:
         """Settle what dead children left; while the database is away, try again each round."""
         for child in self._children:
             if child.has_legacy and not child.pid:
+                points.reach("supervisor.freeing")
                 try:
                     free(
                         child.name,
@@ -233,6 +242,7 @@ class Supervisor:
                         error=str(error),
                     )
                     continue
+                points.reach("supervisor.freed")
                 child.legacy, child.claiming = [], []
                 child.ledger.clear()
             child.finished = child.finished or bool(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from deadletter import FailureReason, Outgoing, send, send_many, signals
-from deadletter.lifecycle import Failure, claim, complete, fail
+from deadletter.lifecycle import Failure, claim, complete, fail, notify
 from deadletter.models import Message
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,6 +45,21 @@ def test_sending_is_announced_after_the_commit(heard):
     many = send_many([Outgoing("mail"), Outgoing("mail")])
 
     assert heard == [("message_sent", about(id)) for id in (first, *many)]
+
+
+@pytest.mark.postgresql_only(reason="SQLite has no NOTIFY")
+def test_a_sender_is_not_told_of_a_notification_that_failed(monkeypatch, caplog):
+    def refuse(using: str) -> None:
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr(notify, "_notify", refuse)
+
+    id = send("mail").pk
+    with transaction.atomic():
+        other = send("mail").pk
+
+    assert sorted(Message.objects.values_list("pk", flat=True)) == [id, other]
+    assert "server closed the connection" in caplog.text
 
 
 def test_what_is_rolled_back_or_already_there_is_not_announced(heard):

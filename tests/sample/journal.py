@@ -20,17 +20,21 @@ DIRECTORY = "SAMPLE_DIRECTORY"
 
 
 def note(what: str, message: Any, **more: Any) -> None:
-    line = {
-        "what": what,
-        "id": message.id,
-        "name": message.name,
-        "stream": message.stream,
-        "attempt": message.attempt,
-        "pid": os.getpid(),
-        "thread": threading.get_ident(),
-        "at": time.monotonic(),
+    """Write down what a handler does with its message."""
+    write(
+        what,
+        id=message.id,
+        name=message.name,
+        stream=message.stream,
+        attempt=message.attempt,
+        thread=threading.get_ident(),
         **more,
-    }
+    )
+
+
+def write(what: str, **fields: Any) -> None:
+    """Write down anything else that happened."""
+    line = {"what": what, "pid": os.getpid(), "at": time.monotonic(), **fields}
     file = os.open(path(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         os.write(file, (json.dumps(line) + "\n").encode())

@@ -12,8 +12,12 @@ import pytest
 
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
+from tests.private_postgres import Server, private_server
 from tests.processes import Workers, database_url, worker_processes
 from tests.sample.journal import DIRECTORY
+
+from .proxy import Proxy
+from .site import Site
 
 
 @pytest.fixture
@@ -58,3 +62,32 @@ def running(transactional_db: None) -> Callable[..., Any]:
             assert not thread.is_alive(), "the worker did not stop"
 
     return run
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with private_server(
+        max_connections="12", superuser_reserved_connections="0", reserved_connections="0"
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def site(server: Server, tmp_path: Path) -> Iterator[Site]:
+    with worker_processes(tmp_path, server.url) as workers:
+        site = Site(server, workers)
+        site.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
+        yield site
+    site.query(
+        "WITH a AS (DELETE FROM deadletter_message), b AS (DELETE FROM deadletter_poison),"
+        " c AS (DELETE FROM sample_effect) SELECT 1"
+    )
+
+
+@pytest.fixture
+def proxy(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    directory = tmp_path_factory.mktemp("p")
+    between = Proxy(directory, site.server.home / ".s.PGSQL.5432")
+    site.workers.url = f"postgresql://postgres@/postgres?host={directory}"
+    yield between
+    between.close()

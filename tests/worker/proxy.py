@@ -1,6 +1,6 @@
 """
 A proxy in front of PostgreSQL that cuts a connection at COMMIT: before it arrives, or before its
-answer does. To the client both look the same.
+answer does. To the client both look the same. Or it swallows everything, and says nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ class Proxy:
         self.only = b""
         self.only_answered = b""
         self.cuts = 0
-        self._server = server
+        #: Where connections that begin now are led to.
+        self.server = server
+        #: Cleared while whatever is sent disappears.
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(directory / ".s.PGSQL.5432"))
         self._listener.listen(50)
@@ -34,8 +38,31 @@ class Proxy:
 
     def close(self) -> None:
         self._listener.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End every connection."""
         for end in list(self._open):
             _hang_up(end)
+
+    def put_away(self, *ends: socket.socket) -> None:
+        """Close what both directions have done with."""
+        with self._lock:
+            for end in ends:
+                self._open.remove(end)
+                end.close()
+
+    def swallow(self) -> None:
+        """Let nothing through, and hang up on nobody: neither side learns that the other is off."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """After a silence every connection is broken; new ones work."""
+        self.hang_up()
+        self._flowing.set()
+
+    def passes(self) -> None:
+        self._flowing.wait()
 
     def _accept(self) -> None:
         while True:
@@ -44,8 +71,15 @@ class Proxy:
             except OSError:
                 return
             server = socket.socket(socket.AF_UNIX)
-            server.connect(str(self._server))
-            self._open += [client, server]
+            try:
+                server.connect(str(self.server))
+            except OSError:
+                # As a server does that is down.
+                client.close()
+                server.close()
+                continue
+            with self._lock:
+                self._open += [client, server]
             link = _Link(self, client, server)
             threading.Thread(target=link.forward, daemon=True).start()
             threading.Thread(target=link.back, daemon=True).start()
@@ -67,10 +101,14 @@ class _Link:
         self.seen = b""
         self.answered = b""
         self.waiting_to_cut = False
+        #: Directions that are still open.
+        self.left = 2
+        self.lock = threading.Lock()
 
     def forward(self) -> None:
         with contextlib.suppress(OSError):
             while data := self.client.recv(65536):
+                self.proxy.passes()
                 self.seen = (self.seen + data)[-200_000:]
                 if b"COMMIT" in data:
                     said = self.proxy.only in self.seen
@@ -88,6 +126,7 @@ class _Link:
     def back(self) -> None:
         with contextlib.suppress(OSError):
             while data := self.server.recv(65536):
+                self.proxy.passes()
                 if self.waiting_to_cut:
                     break
                 self.answered = (self.answered + data)[-200_000:]
@@ -95,8 +134,13 @@ class _Link:
         self.hang_up()
 
     def hang_up(self) -> None:
+        """End the other direction too; the last of the two closes the door."""
         _hang_up(self.client)
         _hang_up(self.server)
+        with self.lock:
+            self.left -= 1
+        if not self.left:
+            self.proxy.put_away(self.client, self.server)
 
 
 def _hang_up(end: socket.socket) -> None:

@@ -2,105 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-from django.conf import settings
 from django.db import connection
 
 from deadletter import Outgoing, send_many
 from deadletter.models import PoisonRecord, Queue
-from tests.private_postgres import Server, private_server
-from tests.processes import Workers, wait_until, worker_processes
+from tests.processes import Workers, wait_until
 from tests.sample.models import Effect
 
 from .proxy import Proxy
 from .rows import rows
+from .site import Site, drained
 
 pytestmark = pytest.mark.postgresql_only(reason="SQLite has no server that could go away")
-
-SEND = """
-import django, json, sys
-django.setup()
-from deadletter import Outgoing, send_many
-from deadletter.models import Queue
-from datetime import timedelta
-name, payload, count, attempts = json.loads(sys.argv[1])
-Queue.objects.filter(name="default").update(max_attempts=attempts, cooldown=timedelta(seconds=0.2))
-print(json.dumps(send_many([Outgoing(name, payload) for _ in range(count)])))
-"""
-
-
-class Site:
-    """An installation on a server of its own, with workers beside it."""
-
-    def __init__(self, server: Server, workers: Workers) -> None:
-        self.server = server
-        self.workers = workers
-
-    def run(self, *command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=settings.BASE_DIR,
-            env={
-                **os.environ,
-                "DATABASE_URL": self.server.url,
-                "DJANGO_SETTINGS_MODULE": "tests.settings",
-                "LOG_LEVEL": "ERROR",
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def send(self, name: str, payload: Any, count: int = 1, attempts: int = 5) -> list[int]:
-        return json.loads(self.run("-c", SEND, json.dumps([name, payload, count, attempts])))
-
-    def query(self, statement: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.server.url, autocommit=True) as database:
-            return database.execute(statement).fetchall()
-
-    def messages(self) -> list[tuple[Any, ...]]:
-        return self.query("SELECT id, attempts FROM deadletter_message ORDER BY id")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with private_server(
-        max_connections="12", superuser_reserved_connections="0", reserved_connections="0"
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def site(server: Server, tmp_path: Path) -> Iterator[Site]:
-    with worker_processes(tmp_path, server.url) as workers:
-        site = Site(server, workers)
-        site.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
-        yield site
-    site.query(
-        "WITH a AS (DELETE FROM deadletter_message), b AS (DELETE FROM deadletter_poison),"
-        " c AS (DELETE FROM sample_effect) SELECT 1"
-    )
-
-
-def drained(site: Site) -> bool:
-    try:
-        return not site.messages()
-    except psycopg.OperationalError:
-        return False
 
 
 @pytest.mark.django_db(transaction=True)
@@ -217,15 +136,6 @@ def test_a_stop_while_the_server_is_away_ends_the_worker_in_time(site: Site):
     assert code == 0
     assert taken < 9
     assert len(worker.lines("database_away")) < 60
-
-
-@pytest.fixture
-def proxy(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    directory = tmp_path_factory.mktemp("p")
-    between = Proxy(directory, site.server.home / ".s.PGSQL.5432")
-    site.workers.url = f"postgresql://postgres@/postgres?host={directory}"
-    yield between
-    between.close()
 
 
 @pytest.mark.parametrize("mode", ["before", "after"])

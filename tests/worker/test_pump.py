@@ -113,7 +113,7 @@ def test_a_failure_and_the_messages_behind_it_are_reported_together(stepped, han
 
 
 def test_a_message_claimed_again_by_the_process_that_lost_it_is_settled_once(
-    stepped, handles, clock
+    stepped, handles, clock, caplog
 ):
     gate = threading.Event()
     seen = []
@@ -135,6 +135,7 @@ def test_a_message_claimed_again_by_the_process_that_lost_it_is_settled_once(
 
     assert seen == [1, 2]
     assert (process.pump.tally.completed, process.pump.tally.lost) == (1, 1)
+    assert caplog.text.count(f"lease of message job {id} was gone when its outcome") == 1
     assert not Message.objects.filter(pk=id).exists()
     assert_holds_nothing(process)
 

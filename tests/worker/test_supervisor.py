@@ -223,6 +223,21 @@ def test_a_dead_childs_messages_are_settled_by_how_far_they_got():
     assert leases() == []
 
 
+def test_a_supervisor_that_was_suspended_goes_on(workers: Workers):
+    worker = workers.start("--processes", 2, "--poll", 0.1)
+    worker.wait_for("worker_started", count=2)
+
+    for _ in range(2):
+        worker.signal(signal.SIGSTOP)
+        time.sleep(1.2 * supervisor.ROUND)  # longer than it waits for a signal
+        worker.signal(signal.SIGCONT)
+        id = send("sample.work").pk
+        workers.wait_for("finish", id=id)
+
+    assert not worker.lines("stopping")
+    assert worker.stop() == 0
+
+
 def test_a_fork_the_system_refuses_is_tried_again(monkeypatch, caplog):
     def refuse() -> int:
         raise BlockingIOError("Resource temporarily unavailable")

@@ -1,0 +1,64 @@
+"""
+Where may a test look in, or end the process? Named points that lead nowhere in production.
+
+Nothing in this package listens: without a test that does, to reach a point is to call a function
+that compares with None, 0.2 microseconds at most. Points stand where a batch, a transaction or a
+run of messages passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: Every point, and what a process that dies there has done and has not.
+POINTS = {
+    "send.stored": "a message is stored, its sender's transaction is open",
+    "send_many.stored": "many messages are stored, their sender's transaction is open",
+    "notify.sending": "a sender has committed, nobody is woken yet",
+    "claim.leased": "messages are leased and counted, the claim is not committed",
+    "claim.parked": "messages of a blocked stream are parked, the claim is not committed",
+    "batch.settled": "outcomes are written, the claim of the same transaction has not begun",
+    "complete.deleted": "finished messages without a stream are deleted, those of streams not yet",
+    "complete.unblocking": "finished messages are deleted, their streams are not woken",
+    "fail.recorded": "failures are written, the dying are not quarantined",
+    "release.given_back": "messages behind a failure are given back, their stream is not woken",
+    "renew.extended": "leases are extended, not committed",
+    "quarantine.recorded": "the poison record is written, the message is not deleted",
+    "quarantine.deleted": "the message is deleted, its stream is not woken",
+    "stream.woken": "the first parked message is due again, nothing is committed",
+    "retry.restored": "a message is back in its queue, its poison record is still there",
+    "remove.deleted": "poison is removed, its stream is not woken",
+    "transaction.committing": "everything is written, nothing is committed",
+    "transaction.committed": "everything is committed, nobody is told",
+    "pump.exchanging": "outcomes are gathered, the transaction has not begun",
+    "pump.exchanged": "outcomes and claim are committed, the pump has noted neither",
+    "pump.taken_in": "claimed messages are in the buffer",
+    "handler.starting": "a message is about to meet its handler",
+    "handler.returned": "the handler has returned, its outcome is with nobody",
+    "atomic.completed": "an atomic handler's work and completion are written, not committed",
+    "supervisor.freeing": "a child is dead, what it held is not freed",
+    "supervisor.freed": "what a dead child held is freed, the ledger still says it is not",
+}
+
+#: Called with the point and what passes it: a message, or None where many pass at once.
+Listener = Callable[[str, Any], None]
+
+_listener: Listener | None = None
+
+
+def reach(point: str, subject: Any = None) -> None:
+    """Say that this point is passed now."""
+    if _listener is not None:
+        _listener(point, subject)
+
+
+def is_watched() -> bool:
+    """Say whether anybody wants to know; for points that cost something to set up."""
+    return _listener is not None
+
+
+def listen(listener: Listener | None) -> None:
+    """Let a test hear of every point that is passed; None: nobody does."""
+    global _listener
+    _listener = listener

@@ -1,0 +1,1 @@
+"""A queue under attack: producers, workers, a nemesis, and a checker that believes only the log."""

@@ -1,0 +1,125 @@
+"""The processes under attack: workers that are replaced when they die, and producers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.processes import Worker, Workers
+
+from .plan import WORKERS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SETTINGS = "tests.chaos.settings"
+#: The last one lives an hour in the future, in another time zone.
+SKEWED = WORKERS - 1
+#: The third one is two processes under a supervisor.
+SUPERVISED = WORKERS - 2
+
+
+class Crew:
+    """Four workers in their places; who dies is replaced after a moment."""
+
+    def __init__(self, directory: Path, urls: list[str], *, skewed: bool) -> None:
+        #: Not where the clock of the process is that of the database.
+        self._skewed = skewed
+        self.workers = [Workers(directory, url) for url in urls]
+        self.places: list[Worker | None] = [None] * WORKERS
+        self._return = [0.0] * WORKERS
+        #: Workers that ended and were not killed; there should be none.
+        self.deserters: list[str] = []
+
+    def start(self, place: int) -> None:
+        processes = 2 if place == SUPERVISED else 1
+        environment = {"DJANGO_SETTINGS_MODULE": SETTINGS}
+        if place == SKEWED and self._skewed:
+            environment |= skew()
+        self.places[place] = self.workers[place].start(
+            *("--name", f"w{place}", "--poll", 0.2, "--grace", 10),
+            *("--concurrency", 4, "--processes", processes),
+            **environment,
+        )
+
+    def pids(self, place: int) -> list[int]:
+        worker = self.places[place]
+        if worker is None or worker.process.poll() is not None:
+            return []
+        return [worker.pid, *worker.children()]
+
+    def signal(self, place: int, number: signal.Signals) -> None:
+        worker = self.places[place]
+        if worker is not None and worker.process.poll() is None:
+            worker.signal_group(number)
+
+    def kill(self, place: int, *, pause: float) -> None:
+        self._return[place] = time.monotonic() + pause
+        self.signal(place, signal.SIGKILL)
+
+    def replace_dead(self) -> None:
+        for place, worker in enumerate(self.places):
+            if worker is None:
+                if time.monotonic() >= self._return[place]:
+                    self.start(place)
+            elif (code := worker.process.poll()) is not None:
+                if code != -signal.SIGKILL:
+                    self.deserters.append(f"worker {place} ended with {code}: {worker.log}")
+                self.places[place] = None
+
+    def stop(self) -> list[str]:
+        """Ask all to go; return the complaints."""
+        for worker in self.places:
+            if worker is not None:
+                worker.wait_ready()
+                worker.signal(signal.SIGTERM)
+        codes = {worker.log: worker.wait() for worker in self.places if worker is not None}
+        return [f"did not stop cleanly: {log} {code}" for log, code in codes.items() if code]
+
+    def leases_lost(self) -> frozenset[int]:
+        logs = [worker for workers in self.workers for worker in workers.all]
+        return frozenset(line["message_id"] for log in logs for line in log.lines("lease_lost"))
+
+    def close(self) -> None:
+        for workers in self.workers:
+            for worker in workers.all:
+                worker.close()
+
+
+def skew() -> dict[str, str]:
+    """Give a process another clock, where the library for it is installed; else another zone."""
+    zone = {"TZ": "Asia/Tokyo"}
+    library = faketime()
+    if library is None:
+        return zone
+    # The monotonic clock stays: no operating system lets it jump.
+    return zone | {"LD_PRELOAD": library, "FAKETIME": "+1h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+def faketime() -> str | None:
+    if shutil.which("faketime") is None:
+        return None
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    return str(found[0]) if found else None
+
+
+def producer(
+    number: int, *, seed: int, seconds: float, url: str, directory: Path
+) -> subprocess.Popen:
+    with (directory / f"producer-{number}.txt").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.producer", str(number), str(seed), str(seconds)],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DATABASE_URL": url,
+                "DJANGO_SETTINGS_MODULE": SETTINGS,
+                "SAMPLE_DIRECTORY": str(directory),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )

@@ -1,0 +1,204 @@
+"""Carries the plan out, and writes down whom it hit and for how long."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from django.db import Error, connection
+
+from deadletter import operations
+from deadletter.models import PoisonRecord, Queue
+from tests.sample.journal import write
+
+from .crew import Crew
+from .plan import Fault
+from .sites import PostgresSite, SQLiteSite
+
+#: The attempts a queue allows, from one edit to the next; the largest is what the checker needs.
+LIMITS = (3, 4, 5)
+MOST_ATTEMPTS = max(LIMITS)
+#: Records an operator deals with at a time.
+HANDFUL = 5
+
+Step = Callable[[], None]
+
+
+class Nemesis:
+    """`run` returns when the last fault is over; everything is healed by then."""
+
+    def __init__(self, site: PostgresSite | SQLiteSite, crew: Crew, seed: int) -> None:
+        self.site = site
+        self.crew = crew
+        self.done = 0
+        self._chance = random.Random(f"nemesis {seed}")
+        self._steps: list[tuple[float, int, Step]] = []
+        self._order = 0
+
+    def run(self, faults: list[Fault]) -> None:
+        begun = time.monotonic()
+        for fault in faults:
+            self._later(begun + fault.at, lambda fault=fault: self._begin(fault))
+        while self._steps:
+            self.crew.replace_dead()
+            if time.monotonic() < self._steps[0][0]:
+                time.sleep(0.01)
+                continue
+            heapq.heappop(self._steps)[2]()
+
+    def _later(self, at: float, step: Step) -> None:
+        self._order += 1
+        heapq.heappush(self._steps, (at, self._order, step))
+
+    def _begin(self, fault: Fault) -> None:
+        self.done += 1
+        try:
+            getattr(self, f"_{fault.kind}")(fault)
+        except psycopg.OperationalError as error:
+            # The server suffers from something else already.
+            write("missed", kind=fault.kind, error=str(error))
+
+    def _until(self, fault: Fault, end: Step | None = None, *, pids: list[int] | None) -> None:
+        """Undo a fault when its time is over, and write it down with both its ends."""
+        begun = time.monotonic()
+
+        def over() -> None:
+            if end is not None:
+                end()
+            known = {"kind": fault.kind, "target": fault.target, "pids": pids}
+            write("fault", **known | {"at": begun, "until": time.monotonic()})
+
+        self._later(begun + fault.lasts, over)
+
+    # To a worker
+
+    def _kill(self, fault: Fault) -> None:
+        pids = self.crew.pids(fault.target)
+        self._until(fault, pids=pids)
+        self.crew.kill(fault.target, pause=fault.lasts)
+
+    def _stop(self, fault: Fault) -> None:
+        pids = self.crew.pids(fault.target)
+        self._until(fault, lambda: self.crew.signal(fault.target, signal.SIGCONT), pids=pids)
+        self.crew.signal(fault.target, signal.SIGSTOP)
+
+    def _cut(self, fault: Fault, mode: Any) -> None:
+        proxy = self.site.proxies[f"worker-{fault.target}"]
+
+        def heal() -> None:
+            proxy.mode = "pass"
+
+        self._until(fault, heal, pids=self.crew.pids(fault.target))
+        proxy.mode = mode
+
+    def _cut_before(self, fault: Fault) -> None:
+        self._cut(fault, "before")
+
+    def _cut_after(self, fault: Fault) -> None:
+        self._cut(fault, "after")
+
+    def _hole(self, fault: Fault) -> None:
+        proxy = self.site.proxies[f"worker-{fault.target}"]
+        self._until(fault, proxy.flow, pids=self.crew.pids(fault.target))
+        proxy.swallow()
+
+    # To the server
+
+    def _terminate(self, fault: Fault) -> None:
+        self._until(fault, pids=None)
+        self.site.ask(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+
+    def _crash(self, fault: Fault) -> None:
+        self._until(fault, self.site.server.start, pids=None)
+        self.site.server.crash()
+
+    def _kill_server(self, fault: Fault) -> None:
+        self._until(fault, self.site.server.start, pids=None)
+        self.site.server.kill()
+
+    def _kill_backend(self, fault: Fault) -> None:
+        # Over when the server, which ends all sessions and recovers, is there again.
+        self._until(fault, self.site.wait, pids=None)
+        self.site.kill_backend()
+
+    def _failover(self, fault: Fault) -> None:
+        if self.site.standby is not None:
+            self._until(fault, pids=None)
+            self.site.fail_over()
+
+    # To the queue, by people
+
+    def _by_hand(self, work: Step) -> None:
+        """An operator meets the same faults as everybody, and comes back later."""
+        try:
+            _be_impatient()
+            work()
+        except Error as error:
+            write("refused", error=str(error))
+            connection.close()
+
+    def _policy(self, fault: Fault) -> None:
+        changes = {
+            "max_attempts": self._chance.choice(LIMITS),
+            "cooldown": timedelta(seconds=self._chance.choice((0.1, 0.5, 1.0))),
+        }
+        self._by_hand(lambda: set_policy(**changes))
+
+    def _pause(self, fault: Fault) -> None:
+        self._by_hand(lambda: set_policy(paused=True))
+
+        def go_on() -> None:
+            # The one edit that must not get lost: everybody waits for it.
+            try:
+                _be_impatient()
+                set_policy(paused=False)
+            except Error:
+                connection.close()
+                self._later(time.monotonic() + 0.5, go_on)
+
+        self._later(time.monotonic() + fault.lasts, go_on)
+
+    def _retry(self, fault: Fault) -> None:
+        self._by_hand(lambda: self._judge("retry"))
+
+    def _remove(self, fault: Fault) -> None:
+        self._by_hand(lambda: self._judge("remove"))
+
+    def _judge(self, verb: str) -> None:
+        found = PoisonRecord.objects.order_by("-pk").values_list("pk", "message_id", "fence")
+        records = {pk: (id, fence) for pk, id, fence in found[:HANDFUL]}
+        if not records:
+            return
+        ids = [id for id, _ in records.values()]
+        if verb == "retry":
+            write("retrying", ids=ids, fences={str(id): fence for id, fence in records.values()})
+            operations.retry_poison(list(records), by="operator")
+        else:
+            write("removing", ids=ids)
+            gone = operations.remove_poison(list(records), by="operator", why="chaos").removed
+            write("removed", ids=[records[pk][0] for pk in gone])
+
+
+def _be_impatient() -> None:
+    """
+    Give up waiting after two seconds: who holds the lock may be a worker that stands still, and the
+    one who would let it go on is waiting here.
+    """
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET lock_timeout = '2s'")
+        else:
+            cursor.execute("PRAGMA busy_timeout = 2000")
+
+
+def set_policy(**fields: Any) -> None:
+    Queue.objects.filter(name="default").update(**fields)

@@ -1,0 +1,75 @@
+"""The attack itself, in short: `make chaos` is the long one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from .crew import ROOT
+from .plan import EVERYWHERE, OF_THE_SERVER, ON_POSTGRESQL, RECOVERY, plan
+from .producer import orders
+
+SEED = 11
+#: Seconds of faults; to start, to heal and to drain takes as long again.
+SECONDS = 10
+
+
+def test_nothing_is_lost_while_everything_breaks(vendor: str, tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
+
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.chaos", "--database", vendor, "--history", tmp_path),
+            *("--seed", str(SEED), "--seconds", str(SECONDS)),
+        ],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    print(done.stderr)  # shown by pytest on failure
+    assert done.returncode == 0, done.stdout
+    assert f"chaos: seed {SEED} on {vendor}: sent " in done.stdout
+    assert (tmp_path / "journal").exists()
+
+
+@pytest.mark.parametrize("postgresql", [True, False], ids=["postgresql", "sqlite"])
+def test_a_seed_is_a_plan(postgresql: bool):
+    first = plan(1, 60, postgresql=postgresql)
+
+    assert plan(1, 60, postgresql=postgresql) == first
+    assert plan(2, 60, postgresql=postgresql) != first
+    assert len(first) > 30
+    assert all(fault.at < 60 for fault in first)
+
+
+def test_the_plans_of_twenty_seeds_have_every_fault():
+    kinds = {fault.kind for seed in range(20) for fault in plan(seed, 60, postgresql=True)}
+    on_sqlite = {fault.kind for seed in range(20) for fault in plan(seed, 60, postgresql=False)}
+
+    assert kinds == {*EVERYWHERE, *ON_POSTGRESQL, "failover"}
+    assert on_sqlite == {*EVERYWHERE}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_server_suffers_one_fault_at_a_time_and_fails_over_once(seed: int):
+    faults = [f for f in plan(seed, 60, postgresql=True) if f.kind in OF_THE_SERVER]
+
+    for before, after in pairwise(faults):
+        assert after.at >= before.at + before.lasts + RECOVERY - 0.02
+    assert sum(fault.kind == "failover" for fault in faults) == 1
+
+
+def test_a_producer_sends_the_same_for_the_same_seed():
+    first, again, other = (orders(0, 1), orders(0, 1), orders(1, 1))
+    some = [next(first) for _ in range(50)]
+
+    assert some == [next(again) for _ in range(50)]
+    assert some != [next(other) for _ in range(50)]
+    assert sum(rolled_back for _, rolled_back in some) > 0

@@ -1,0 +1,269 @@
+"""A process dies at every point it passes, once and always; nothing is lost, nobody else harmed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from deadletter import FailureReason, lifecycle, points, send
+from deadletter.lifecycle import Failure, claim, fail
+from deadletter.models import Message, PoisonRecord
+from tests.processes import wait_until
+from tests.sample.journal import DIRECTORY, write
+from tests.sample.models import Effect
+
+from .checker import Line, Remains, check
+from .crew import ROOT
+from .stage import Actor, stage
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Points that only one message passes: a death there is its own.
+OF_A_MESSAGE = {
+    "handler.starting": "chaos.culprit",
+    "handler.returned": "chaos.culprit",
+    "atomic.completed": "chaos.effect",
+    "renew.extended": "chaos.work",
+}
+OF_THE_SUPERVISOR = ["supervisor.freeing", "supervisor.freed"]
+OF_A_SENDER = ["send.stored", "send_many.stored", "notify.sending"]
+OF_AN_OPERATOR = {"retry.restored": "retry", "remove.deleted": "remove"}
+OF_A_WORKER = sorted(
+    points.POINTS.keys() - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys()}
+)
+
+#: Deaths at a point that nothing gets past, before it is repaired.
+MANY = 4
+LIMIT = 3
+ARGUMENTS = ["--processes", "2", "--concurrency", "1", "--poll", "0.05", "--log-format", "json"]
+
+
+MESSAGES: dict[str, dict[str, Any]] = {
+    "first": {"stream": "a"},
+    "culprit": {"name": "chaos.culprit", "stream": "a"},
+    "behind": {"stream": "a"},
+    "failing": {"stream": "b", "fail": 1},
+    "waiting": {"stream": "b"},
+    "hopeless": {"stream": "b", "fail": 99},
+    "last": {"stream": "b"},
+    # Long enough for the other process to find the stream busy.
+    **{f"queueing-{n}": {"stream": "c", "sleep": 0.02} for n in range(6)},
+    "effect": {"name": "chaos.effect"},
+    "plain": {},
+    "async": {"name": "chaos.async"},
+    # Until its lease must be renewed.
+    "slow": {"sleep": 0.75},
+}
+
+
+class Theatre:
+    """One test's messages, processes and journal."""
+
+    def __init__(self, directory: Path, start: Callable[..., Actor]) -> None:
+        self.directory = directory
+        self.start = start
+        self.rounds = 0
+
+    def send(self, tag: str, name: str = "chaos.work", **options: Any) -> int:
+        stream = options.pop("stream", None)
+        write("attempted", tags=[tag])
+        id = send(name, {"tag": tag, **options}, stream=stream).pk
+        write("acked", tags=[tag], ids=[id])
+        return id
+
+    def fill(self, *, slow: bool = False) -> None:
+        """Send something for every point: streams, failures, a death, an effect, a long handler."""
+        self.rounds += 1
+        for tag, options in MESSAGES.items():
+            if tag != "slow" or slow:
+                self.send(f"{tag} {self.rounds}", **options)
+
+    def lines(self) -> list[Line]:
+        return [json.loads(line) for line in (self.directory / "journal").read_text().splitlines()]
+
+    def deaths(self) -> int:
+        return sum(line["what"] == "fault" for line in self.lines())
+
+    def assert_promises_kept(self) -> None:
+        remains = Remains(
+            queued=[(row.pk, row.payload["tag"]) for row in Message.objects.all()],
+            poison=[(row.message_id, row.payload["tag"]) for row in PoisonRecord.objects.all()],
+            effects=dict(Counter(Effect.objects.values_list("message", flat=True))),
+        )
+        assert check(self.lines(), remains, max_attempts=LIMIT).violations == []
+        assert lifecycle.sweep().repaired == 0
+
+    def run(self, *, deaths: int = 1, **environment: str) -> None:
+        """Let workers run, again when all of them are dead, until nothing is left to do."""
+        worker = self.start("worker", *ARGUMENTS, **environment)
+
+        def nothing_left() -> bool:
+            nonlocal worker
+            if worker.code is not None:
+                assert worker.code == -signal.SIGKILL, worker.text()
+                worker = self.start("worker", *ARGUMENTS, **environment)
+            if Message.objects.exists():
+                return False
+            if self.deaths() < deaths:
+                # Two processes happened to share the work so that neither came by: once more.
+                self.fill()
+                return False
+            return True
+
+        wait_until(nothing_left, why=lambda: worker.text())
+        # Before that, nobody listens to signals yet.
+        wait_until(lambda: "worker_started" in worker.text(), why=worker.text)
+        assert worker.stop() == 0
+
+    def dead(self) -> dict[str, PoisonRecord]:
+        """Return what died, by its tag without the number of its round."""
+        return {row.payload["tag"].split()[0]: row for row in PoisonRecord.objects.all()}
+
+
+@pytest.fixture
+def theatre(
+    policy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_db: None
+) -> Iterator[Theatre]:
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    policy(
+        max_attempts=LIMIT,
+        cooldown=timedelta(seconds=0.1),
+        lease_timeout=timedelta(seconds=1),
+    )
+    environment = {
+        DIRECTORY: str(tmp_path),
+        "STAGE_DATABASE": str(connection.settings_dict["NAME"]),
+    }
+    with stage(environment, tmp_path) as start:
+        yield Theatre(tmp_path, start)
+
+
+@pytest.mark.parametrize("point", OF_A_WORKER)
+def test_a_worker_that_dies_once_harms_nobody(theatre: Theatre, point: str):
+    theatre.fill(slow=point == "renew.extended")
+
+    theatre.run(DEADLETTER_CRASH_AT=point, DEADLETTER_CRASHES="1", DEADLETTER_CRASH_IN="children")
+
+    assert theatre.deaths() == 1
+    theatre.assert_promises_kept()
+    # Only what fails at each attempt dies; whatever was on its way when the process ended does not.
+    assert theatre.dead().keys() == {"hopeless"}
+
+
+@pytest.mark.parametrize("point", OF_A_WORKER)
+def test_a_worker_that_dies_always_harms_only_the_message_it_dies_of(theatre: Theatre, point: str):
+    theatre.fill(slow=point == "renew.extended")
+    bound = point in OF_A_MESSAGE
+    crash = {"DEADLETTER_CRASH_AT": point, "DEADLETTER_CRASH_IN": "children"}
+    if bound:
+        crash["DEADLETTER_CRASH_NAME"] = OF_A_MESSAGE[point]
+    else:
+        crash["DEADLETTER_CRASHES"] = str(MANY)
+
+    theatre.run(deaths=LIMIT if bound else 1, **crash)
+
+    theatre.assert_promises_kept()
+    dead = theatre.dead()
+    if not bound:
+        assert theatre.deaths() <= MANY
+        assert dead.keys() == {"hopeless"}
+        return
+    tag = {"atomic.completed": "effect", "renew.extended": "slow"}.get(point, "culprit")
+    assert theatre.deaths() == LIMIT
+    assert dead.keys() == {"hopeless", tag}
+    assert dead[tag].reason == FailureReason.POISON_MESSAGE
+    assert dead[tag].last_failure_reason == FailureReason.WORKER_LOST
+    assert dead[tag].attempts == LIMIT
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+@pytest.mark.parametrize("point", OF_THE_SUPERVISOR)
+def test_a_supervisor_that_dies_beside_its_child_leaves_the_rest_to_time(
+    theatre: Theatre, point: str, times: int
+):
+    theatre.fill()
+    theatre.send("crash", "chaos.crash", times=times)
+
+    theatre.run(DEADLETTER_CRASH_AT=point, DEADLETTER_CRASHES=str(times))
+
+    died = Counter(line["kind"] for line in theatre.lines() if line["what"] == "fault")
+    # A child that its supervisor left behind may have met the message that kills for the last time.
+    assert died["handler"] == times
+    assert 1 <= died[point] <= times
+    theatre.assert_promises_kept()
+    assert theatre.dead().keys() == {"hopeless"}
+
+
+@pytest.mark.parametrize("times", [1, 3], ids=["once", "always"])
+@pytest.mark.parametrize("point", OF_A_SENDER)
+def test_a_sender_that_dies_has_sent_all_or_nothing(theatre: Theatre, point: str, times: int):
+    if point == "notify.sending" and connection.vendor == "sqlite":
+        pytest.skip("SQLite has no NOTIFY")
+    many = point == "send_many.stored"
+
+    for number in range(times):
+        tags = [f"{number}-{letter}" for letter in "abc"]
+        dying = theatre.start("sender", tags, many, DEADLETTER_CRASH_AT=point)
+        assert dying.wait() == -signal.SIGKILL
+
+    committed = point == "notify.sending"
+    assert Message.objects.count() == (3 * times if committed else 0)
+    assert theatre.start("sender", ["after"], many).wait() == 0
+    theatre.run(deaths=times)
+    theatre.assert_promises_kept()
+
+
+@pytest.mark.parametrize("times", [1, 3], ids=["once", "always"])
+@pytest.mark.parametrize("point", OF_AN_OPERATOR)
+def test_an_operator_whose_process_dies_has_done_nothing(theatre: Theatre, point: str, times: int):
+    id = theatre.send("dead", stream="a")
+    batch = claim(worker="w")
+    fail(batch.token, [Failure(id, "never", permanent=True)])
+    theatre.send("behind", stream="a")
+    records = list(PoisonRecord.objects.values_list("pk", flat=True))
+    verb = OF_AN_OPERATOR[point]
+
+    for _ in range(times):
+        dying = theatre.start("operator", verb, records, DEADLETTER_CRASH_AT=point)
+        assert dying.wait() == -signal.SIGKILL
+        assert [record.message_id for record in PoisonRecord.objects.all()] == [id]
+        assert Message.objects.count() == 1
+
+    write("retrying" if verb == "retry" else "removing", ids=[id], fences={str(id): 1})
+    assert theatre.start("operator", verb, records).wait() == 0
+    assert Message.objects.count() == (2 if verb == "retry" else 1)
+    theatre.run(deaths=times)
+    theatre.assert_promises_kept()
+    assert not PoisonRecord.objects.exists()
+
+
+def test_every_point_is_in_the_list_and_the_list_is_in_the_source():
+    source = Path(points.__file__).parent
+    found = Counter(
+        name
+        for file in source.rglob("*.py")
+        for name in re.findall(r'points\.reach\("([\w.]+)"', file.read_text())
+    )
+
+    assert found.keys() == points.POINTS.keys()
+
+
+def test_every_point_is_in_the_documentation():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    section = page.split("## Crash points")[1].split("\n## ")[0]
+    table = [line for line in section.splitlines() if line.startswith("|")]
+
+    assert set(re.findall(r"`([\w.]+)`", "".join(table))) == points.POINTS.keys()
+
+
+def test_nobody_listens_unless_a_test_does():
+    assert not points.is_watched()
