@@ -65,6 +65,8 @@ class Settings:
     #: Whether what happens is added up, and how long the sums are kept.
     counts: bool = True
     counts_kept: timedelta = timedelta(days=400)
+    #: How long instances that have ended stay, with their timeline; None: for ever.
+    instances_kept: timedelta | None = None
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -166,6 +168,10 @@ def _timeout(value: Any) -> timedelta | None:
     return None if value is None else as_timedelta(value, field="HANDLER_TIMEOUT")
 
 
+def _kept(value: Any) -> timedelta | None:
+    return None if value is None else as_timedelta(value, field="INSTANCES_KEPT")
+
+
 def _breaker(value: Any) -> BreakerPolicy | None:
     if value is None or isinstance(value, BreakerPolicy):
         return value
@@ -216,6 +222,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "METRICS_TOKEN": _token,
     "COUNTS": _truth,
     "COUNTS_KEPT": as_timedelta,
+    "INSTANCES_KEPT": _kept,
     "ALERTS": read_alerts,
 }
 _HINTS = {
@@ -233,6 +240,7 @@ _HINTS = {
     "METRICS_TOKEN": 'for example env("METRICS_TOKEN"), made with `openssl rand -hex 32`',
     "COUNTS": "True or False",
     "COUNTS_KEPT": "a timedelta, for example timedelta(days=400)",
+    "INSTANCES_KEPT": "a timedelta, for example timedelta(days=90), or None to keep all",
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
 }

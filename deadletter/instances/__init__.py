@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 
 from .activity import finish_activity, fire_timer
 from .applying import TIMER
-from .asking import instance_status, raise_event, wait_for
+from .asking import await_for, instance_status, raise_event, wait_for
 from .cancelling import cancel
 from .flows import Flow, Flows, flows, highest, orchestration
 from .run import Run, TurnEnded
@@ -22,8 +22,6 @@ astart = sync_to_async(start)
 araise_event = sync_to_async(raise_event)
 ainstance_status = sync_to_async(instance_status)
 acancel = sync_to_async(cancel)
-#: In a thread of its own: it waits, and others share the usual one.
-await_for = sync_to_async(wait_for, thread_sensitive=False)
 
 __all__ = [
     "TIMER",

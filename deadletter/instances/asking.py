@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic, sleep
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import router
 
 from ..durations import Duration, as_timedelta
@@ -54,16 +56,44 @@ def wait_for(
     Raises: TimeoutError; InstanceNotRunning for an id that does not exist. Does not see what
     happens outside a transaction that the caller has begun on SQLite.
     """
-    seconds = None if timeout is None else as_timedelta(timeout, field="timeout").total_seconds()
-    until = None if seconds is None else monotonic() + seconds
-    pause = _QUICK
+    waiting = _Waiting(instance, timeout)
     while True:
-        found = instance_status(instance, using=using)
-        if found is None:
-            raise InstanceNotRunning(instance, None)
-        if not found.is_running:
+        found = waiting.look(instance_status(instance, using=using))
+        if found is not None:
             return found
-        if until is not None and monotonic() + pause > until:
-            raise TimeoutError(f"instance {instance} is still running after {seconds} s")
-        sleep(pause)
-        pause = min(pause * 1.5, _SLOW)
+        sleep(waiting.pause())
+
+
+async def await_for(
+    instance: str, timeout: Duration | None = None, *, using: str | None = None
+) -> Instance:
+    """Do what `wait_for` does, and let others go on meanwhile."""
+    waiting = _Waiting(instance, timeout)
+    while True:
+        found = waiting.look(await sync_to_async(instance_status)(instance, using=using))
+        if found is not None:
+            return found
+        await asyncio.sleep(waiting.pause())
+
+
+class _Waiting:
+    """How long to wait for an instance, and how long until the next look."""
+
+    def __init__(self, instance: str, timeout: Duration | None) -> None:
+        self._instance = instance
+        self._limit = None if timeout is None else as_timedelta(timeout, field="timeout")
+        self._begun = monotonic()
+        self._next = _QUICK
+
+    def look(self, found: Instance | None) -> Instance | None:
+        """Return the row if it has ended."""
+        if found is None:
+            raise InstanceNotRunning(self._instance, None)
+        return None if found.is_running else found
+
+    def pause(self) -> float:
+        waited = monotonic() - self._begun
+        if self._limit is not None and waited + self._next > self._limit.total_seconds():
+            raise TimeoutError(f"instance {self._instance} is still running after {self._limit}")
+        pause, self._next = self._next, min(self._next * 1.5, _SLOW)
+        return pause

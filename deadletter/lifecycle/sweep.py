@@ -11,7 +11,7 @@ from ..conf import get_settings
 from ..logs import event
 from ..models import Span
 from ..status import FailureReason
-from . import outcomes, streams
+from . import forgetting, outcomes, streams
 from .counting import Subject
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
@@ -33,17 +33,20 @@ class Sweep:
     repaired: int
     #: Retried messages whose end has been entered in the audit trail.
     followed: int = 0
+    #: Instances that ended long ago and were removed with their timeline.
+    instances: int = 0
     #: Rows of counters folded into larger spans of time, or forgotten.
     folded: int = field(default=0, compare=False)
 
 
 def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
-    """Quarantine what expired, remove poison past its retention, repair stranded streams."""
+    """Quarantine what expired, remove what is past its retention, repair stranded streams."""
     return Sweep(
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
         forgotten=_until_nothing_is_left(_forget, using),
         repaired=in_transaction(_repair, using=using),
         followed=_until_nothing_is_left(lambda tx: outcomes.close(tx, limit=CHUNK), using),
+        instances=_until_nothing_is_left(forgetting.forget_ended, using),
         folded=_until_nothing_is_left(_fold, using),
     )
 

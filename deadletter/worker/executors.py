@@ -266,4 +266,7 @@ class _Loop:
     def _finish(self, holding: Holding, handler: Handler, result: Any) -> Report:
         """Tell the flow of an activity, in the thread of the ORM."""
         close_old_connections()
-        return finish(holding.message, handler, result, holding.before, self._executors.using)
+        try:
+            return finish(holding.message, handler, result, holding.before, self._executors.using)
+        finally:
+            close_old_connections()

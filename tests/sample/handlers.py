@@ -16,6 +16,7 @@ from django.db import connection, transaction
 from deadletter import Permanent, Retry, Status, handler
 from deadletter.backoff import BreakerPolicy
 
+from . import flows  # noqa: F401 - registers them
 from .journal import is_open, note, pass_gate
 
 PACKED = Status(8)
@@ -198,8 +199,8 @@ if os.environ.get("SAMPLE_DIES_BEFORE_COMMIT"):
 
     _complete = executor._complete
 
-    def _complete_and_die(message: Any, using: str | None) -> None:
-        _complete(message, using)
+    def _complete_and_die(message: Any, *arguments: Any) -> None:
+        _complete(message, *arguments)
         note("completed", message)
         os.kill(os.getpid(), signal.SIGKILL)
 
