@@ -26,9 +26,8 @@ def send_opening() -> None:
     send("demo.nobody_handles_this", {"sent_by": "an older release"})
     for seconds in (15, 30, 45):
         send("demo.greet", {"name": f"you, {seconds} seconds later"}, delay=seconds)
-    opened = f"{time.time():.0f}"
     for number, card in enumerate(CARDS):
-        start_order(f"shop-{opened}-{number}", card=card)
+        start_order(f"{new_order()}-{number}", card=card)
     send_order("order-1001")
     send_order("order-1002")
     # Its first step fails until it is poison; the other steps wait their turn behind it.
@@ -39,6 +38,11 @@ def send_order(stream: str, *, address: str = "1 Main Street") -> None:
     steps = [{"step": step} for step in STEPS]
     steps[0]["address"] = address
     send_many([Outgoing("demo.ship", step, stream=stream) for step in steps], queue="orders")
+
+
+def new_order() -> str:
+    """Return an id that no order of this year has; there is one of the trickle in three seconds."""
+    return time.strftime("shop-%m%d-%H%M%S")
 
 
 def start_order(instance: str, *, card: str) -> None:
@@ -54,6 +58,6 @@ def send_something() -> None:
         lambda: send("demo.flaky", {"to": "customer"}, queue="mail"),
         lambda: send_order(f"order-{random.randint(2000, 9999)}"),  # noqa: S311
         lambda: send("demo.always_fails", {"report": "daily"}, queue="mail"),
-        lambda: start_order(f"shop-{time.time_ns()}", card=random.choice(CARDS)),  # noqa: S311
+        lambda: start_order(new_order(), card=random.choice(CARDS)),  # noqa: S311
     ]
     random.choices(kinds, weights=[12, 4, 3, 1, 4])[0]()  # noqa: S311

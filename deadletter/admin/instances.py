@@ -8,13 +8,16 @@ from typing import Any
 
 from django.contrib import admin
 from django.db import router
-from django.db.models import Q
+from django.db.models import DateTimeField, Q, Value
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
+from django.utils.timesince import timesince
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from .. import clock
 from ..models import Instance, InstanceStatus
 from ..operations.instances import narrowed
 from ..visible import visible
@@ -79,10 +82,8 @@ class InstanceAdmin(ReadOnlyAdmin):
         "shown_id",
         "shown_name",
         "shown_status",
+        "active",
         "why",
-        "execution_id",
-        "shown_parent",
-        "updated_at",
     )
     list_display_links = ("shown_id",)
     list_filter = (StatusFilter, NameFilter)
@@ -99,7 +100,8 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request).light().defer("error", "pending")
-        return rows.annotate(start=Left("error", ERROR_READ))
+        now = Value(clock.now(rows.db), DateTimeField())
+        return rows.annotate(start=Left("error", ERROR_READ), seen_at=now)
 
     def matches(self, term: str) -> Q:
         return Q(pk=term)
@@ -137,9 +139,9 @@ class InstanceAdmin(ReadOnlyAdmin):
     def why(self, instance: Any) -> str:
         return visible(text_of(instance.start), limit=ERROR_SHOWN) or "-"
 
-    @admin.display(description=_("parent"))
-    def shown_parent(self, instance: Instance) -> str:
-        return visible(instance.parent, limit=200) or "-"
+    @admin.display(description=_("Last activity"))
+    def active(self, instance: Any) -> str:
+        return gettext("%(time)s ago") % {"time": timesince(instance.updated_at, instance.seen_at)}
 
 
 _TEXT = re.compile(r'"text": ?"((?:[^"\\]|\\.)*)')
