@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deadletter.lifecycle import Claimed
 
 #: Seconds an order waits to be approved before it goes on without.
-PATIENCE = 20
+PATIENCE = 60
 
 
 class CardRefused(Permanent):
@@ -86,12 +86,12 @@ def free(message: Claimed) -> dict[str, Any]:
 @handler("demo.charge")
 def charge(message: Claimed) -> dict[str, Any]:
     """Flaky: sometimes the second attempt succeeds, sometimes none ever will."""
-    card = message.payload["card"]
-    if card == "expired":
+    mood = message.payload["provider"]
+    if mood == "expired":
         raise CardRefused("the card has expired")
-    if card == "garbled":
+    if mood == "garbled":
         raise ValueError("the provider answered <html>502</html>")
-    if card == "flaky" and message.attempt < 2:
+    if mood == "flaky" and message.attempt < 2:
         raise ConnectionError("the provider hung up")
     return {"paid": message.payload["total"]}
 
@@ -99,7 +99,7 @@ def charge(message: Claimed) -> dict[str, Any]:
 @handler("demo.ask_for_approval")
 def ask_for_approval(message: Claimed) -> None:
     """Small orders are approved at once, by an event as somebody outside would raise it."""
-    if not message.payload["order"].endswith("7"):
+    if not message.payload["order"].endswith(("6", "7")):
         raise_event(message.payload["order"], "approved", {"by": "the rule for small orders"})
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from deadletter import Outgoing, send, send_many, start
 
 NAMES = ["Ada", "Barbara", "Edsger", "Frances", "Grace", "Katherine", "Tony"]
-#: How the payment provider takes it: see project/orders.py.
-CARDS = ["good", "good", "good", "flaky", "flaky", "expired", "garbled"]
+#: How the payment provider takes it, and the last waits to be approved: see project/orders.py.
+CARDS = ["garbled", "good", "flaky", "good", "expired", "flaky", "good", "good"]
 STEPS = ["reserve", "pack", "label", "hand over"]
 
 
@@ -47,7 +47,7 @@ def new_order() -> str:
 
 def start_order(instance: str, *, card: str) -> None:
     """An order as a process of its own, which an operator finds under Instances."""
-    about = {"customer": random.choice(NAMES), "total": random.randint(5, 200), "card": card}  # noqa: S311
+    about = {"customer": random.choice(NAMES), "total": random.randint(5, 200), "provider": card}  # noqa: S311
     start("demo.order", instance=instance, input=about, queue="orders")
 
 

@@ -53,7 +53,7 @@ def test_an_answer_nobody_understands_fails_the_order_and_a_retry_reopens_it(clo
     assert row.error_details.text == "poison: activity demo.charge#2 exceeded 3 attempts (max 3)"
 
     record = PoisonRecord.objects.get()
-    repaired = {"customer": "Ada", "total": 7, "card": "good"}
+    repaired = {"customer": "Ada", "total": 7, "provider": "good"}
     found = operations.retry_poison(record.pk, payload=repaired, by="ann")
     let_time_pass(clock)
 
