@@ -101,16 +101,17 @@ def as_payload(event: Event) -> dict[str, Any]:
 
 def read_event(payload: Any) -> Event:
     """Raises Undecodable for a payload that is no event: it fails alone, and ends as poison."""
-    if not isinstance(payload, dict) or payload.get("event") not in KINDS:
+    name = payload.get("event") if isinstance(payload, dict) else None
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
         raise Undecodable(f"the payload is no event of an instance: {shown(payload)}")
-    kind = KINDS[payload["event"]]
     try:
         values = {item.name: payload[item.name] for item in fields(kind)}
-        for name, wanted in _TYPES.items():
-            if name in values and type(values[name]) is not wanted:
-                raise ValueError(f"{name} is {shown(values[name])}")
+        for field, wanted in _TYPES.items():
+            if field in values and type(values[field]) is not wanted:
+                raise ValueError(f"{field} is {shown(values[field])}")
         if "error" in values:
             values["error"] = ErrorDetails.from_dict(values["error"])
         return kind(**values)
     except (KeyError, ValueError, TypeError) as error:
-        raise Undecodable(f"a damaged event {payload['event']}: {error}") from None
+        raise Undecodable(f"a damaged event {name}: {error}") from None

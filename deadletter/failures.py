@@ -244,6 +244,8 @@ class ErrorDetails:
             if (given := values.get("message_type")) is not None:
                 rest = {key: value for key, value in given.items() if key != "type"}
                 values["message_type"] = _TYPES[given["type"]](**rest)
+            if not isinstance(values["text"], str):
+                raise TypeError(f"text is {shown(values['text'])}")
             return cls(**values)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not an error: {describe(error).text}") from None

@@ -5,14 +5,12 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
-from django.db import router
-
 from ..events import ActivityCompleted, Event, TimerFired
 from ..exceptions import LeaseLost
 from ..lifecycle import Claimed, Completion, endings, settle
 from ..lifecycle.posting import event_letter
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Instance, Message
+from ..models import Instance
 from ..status import Status
 from . import door
 
@@ -38,9 +36,8 @@ def finish_activity(message: Claimed, result: Any, *, using: str | None = None) 
 
 def fire_timer(message: Claimed) -> None:
     """Send what a timer waited for; its handler is atomic, so both happen or neither."""
-    alias = router.db_for_write(Message)
     fired = TimerFired(activity_id=message.activity_id or 0)
-    in_transaction(lambda tx: _tell(tx, message, fired), using=alias)
+    in_transaction(lambda tx: _tell(tx, message, fired), using=message.payload["using"])
 
 
 def _tell(tx: Transaction, message: Claimed, event: Event) -> None:

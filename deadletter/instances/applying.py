@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ..conf import get_settings
@@ -81,7 +82,8 @@ def _send(tx: Transaction, instance: Instance, decision: Decision) -> None:
             instance=instance.id,
             execution_id=instance.execution_id,
             activity_id=decision.activity_id,
-            payload="null",
+            # Its handler is an ordinary one, which is not told in which database it works.
+            payload=json.dumps({"using": tx.using}),
             delay=decision.delay,
         )
         message_id = deliver_or_refuse(tx, letter)

@@ -68,6 +68,7 @@ def begin(
         "first_execution_id": found.execution_id,
         "status": InstanceStatus.RUNNING,
         "state": None,
+        "inbox": None,
         "output": None,
         "error": None,
         "failed_by": None,

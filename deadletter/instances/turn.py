@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any
@@ -11,7 +12,6 @@ from django.db import connections, router, transaction
 from ..events import (
     ActivityFailed,
     ChildFailed,
-    Event,
     Raised,
     Started,
     as_payload,
@@ -22,6 +22,7 @@ from ..exceptions import DeadletterError, LeaseLost, Undecodable
 from ..lifecycle import Claimed, Completion, owners, settle
 from ..lifecycle.timeline import note
 from ..lifecycle.transaction import Transaction, begin_writing, in_transaction
+from ..logs import event
 from ..models import Damaged, Instance, InstanceLogKind, InstanceStatus, Message
 from ..status import Status
 from .applying import apply
@@ -78,19 +79,40 @@ class _Turn:
         self.event = read_event(message.payload)
 
     def take(self) -> None:
-        found = Instance.objects.using(self.using).filter(pk=self.id).first()
-        known = found or Instance(
-            id=self.id,
-            name=self.message.name,
-            queue=self.message.queue,
-            execution_id=self.message.execution_id or 1,
-            first_execution_id=self.message.execution_id or 1,
-            input=self.event.input if isinstance(self.event, Started) else None,
-        )
+        known = Instance.objects.using(self.using).filter(pk=self.id).first()
+        if known is None and isinstance(self.event, Started):
+            known = self._lost(self.event)
+        if known is None:
+            self._drop()
+            return
         run, failure = None, None
         if not self._why_not(known) and not self._must_wait(known):
             run, failure = self._decide(known)
         in_transaction(lambda tx: self._commit(tx, known, run, failure), using=self.using)
+
+    def _lost(self, started: Started) -> Instance:
+        """Make up the row of an instance whose start is all there is of it."""
+        execution = self.message.execution_id or 1
+        return Instance(
+            id=self.id,
+            name=self.message.name,
+            queue=self.message.queue,
+            execution_id=execution,
+            first_execution_id=execution,
+            input=started.input,
+        )
+
+    def _drop(self) -> None:
+        """Its instance ended, and was forgotten before this came."""
+        in_transaction(self._complete, using=self.using)
+        event(
+            logging.WARNING,
+            "instance_missing",
+            "message {message_id} ({what}) came for instance {instance}, which no longer exists",
+            message_id=self.message.id,
+            what=kind_of(self.event),
+            instance=self.id,
+        )
 
     def _why_not(self, instance: Instance) -> str:
         return owners.why_unwanted(
@@ -135,7 +157,7 @@ class _Turn:
         if why := self._why_not(instance):
             self._ignore(tx, instance, why)
             return
-        self._note(tx, instance, self.event, self.message.id)
+        self._note(tx, instance)
         if run is None:
             waiting = {"payload": self.message.payload, "message_id": self.message.id}
             instance.inbox = [*(instance.inbox or []), waiting]
@@ -150,7 +172,7 @@ class _Turn:
     def _lock(self, tx: Transaction, known: Instance) -> Instance:
         """Lock the row the flow decided on; if it is another by now, the turn begins again."""
         locked = owners.lock(tx, [self.id]).get(self.id)
-        if locked is None and known.pk and known._state.adding:
+        if locked is None and known._state.adding:
             known.created_at = known.updated_at = tx.time()
             known.save(using=tx.using, force_insert=True)
         elif locked is None or locked.revision != known.revision:
@@ -178,14 +200,14 @@ class _Turn:
             whole=missed,
         )
 
-    def _note(self, tx: Transaction, instance: Instance, event: Event, message_id: int) -> None:
-        data = {key: value for key, value in as_payload(event).items() if key != "event"}
+    def _note(self, tx: Transaction, instance: Instance) -> None:
+        data = {key: value for key, value in as_payload(self.event).items() if key != "event"}
         note(
             tx,
             instance,
-            kind_of(event),
+            kind_of(self.event),
             name=str(data.pop("name", "") or instance.name),
             activity_id=data.pop("activity_id", None),
-            message_id=message_id,
+            message_id=self.message.id,
             data=data or None,
         )

@@ -109,12 +109,14 @@ def _fail_owner(
     payload: object,
     owners: dict[str, Instance],
 ) -> None:
+    event = payload.get("event") if isinstance(payload, dict) else None
     owner = owners.get(dead.instance)
+    if owner is None and (event not in (None, "started") or dead.activity_id is not None):
+        return  # it ended and was forgotten; this is not how it began
     if owner is None:
         owner = owners[dead.instance] = unknown(tx, dead.instance, dead.name, dead.queue)
         owner.execution_id = owner.first_execution_id = dead.execution_id or 1
         owner.save(using=tx.using, force_insert=True)
-    event = payload.get("event") if isinstance(payload, dict) else None
     if not why_unwanted(
         owner, execution_id=dead.execution_id, activity_id=dead.activity_id, event=event
     ):

@@ -14,8 +14,6 @@ from typing import Any
 from django.db import transaction
 
 from .. import tracing
-from ..backoff import UNDECODABLE
-from ..conf import get_settings
 from ..events import read_event
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..failures import describe
@@ -23,8 +21,9 @@ from ..instances import Flow, UnknownVersion, finish_activity, take_turn
 from ..lifecycle import Claimed, Completion, Failure, complete
 from ..logs import event
 from ..models import Kind
-from ..status import FailureReason, Status
+from ..status import Status
 from .classify import classify
+from .deferring import exhausted, undecodable, unregistered
 from .hygiene import prepare, tidy
 from .registry import Handler, Registry, registry
 
@@ -96,7 +95,7 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
     except UnknownVersion as unknown:
         if not nested:
             tidy()
-        return _unregistered(message, version=unknown.version)
+        return unregistered(message, version=unknown.version)
     except BaseException as error:  # noqa: BLE001 - a failure of the message, not of the worker
         if not nested:
             tidy()
@@ -115,17 +114,17 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
     """Find the handler and read the payload, or say why the message cannot even be started."""
     handler = handlers.find(message)
     if handler is None:
-        return _unregistered(message)
+        return unregistered(message)
     try:
         payload = message.payload  # decoded here, after the attempt was counted
         if handler.versions is not None:
             read_event(payload)
     except Undecodable as error:
-        return _undecodable(message, error)
+        return undecodable(message, error)
     if handler.has_own_limit:
         message.max_attempts = handler.max_attempts
         if handler.max_attempts is not None and message.attempt > max(handler.max_attempts, 1):
-            return _exhausted(message)
+            return exhausted(message)
     message.started = monotonic()
     return handler
 
@@ -253,73 +252,5 @@ def failure(
         exception=described.exception,
         frame=described.frame,
         seconds=monotonic() - message.started if message.started else None,
-        token=message.token,
-    )
-
-
-def _unregistered(message: Claimed, *, version: str | None = None) -> Failure:
-    what = message.name if version is None else f"{message.name} {version}"
-    delay = get_settings().unregistered.delay(message.attempt)
-    remaining: int | str = "unlimited"
-    if message.max_attempts is not None:
-        remaining = max(0, message.max_attempts - message.attempt)
-    event(
-        logging.WARNING,
-        "message_unregistered",
-        "message name {what} (message {message_id} of queue {queue}) is not registered, attempt "
-        "{attempt} of {max_attempts}: waiting {delay:.1f} s (will poison in {remaining} more "
-        "attempts)",
-        what=what,
-        name=message.name,
-        message_id=message.id,
-        queue=message.queue,
-        attempt=message.attempt,
-        max_attempts=message.max_attempts,
-        remaining=remaining,
-        delay=delay.total_seconds(),
-        version=version,
-        instance=message.instance,
-    )
-    return Failure(
-        message.id,
-        error=f"no handler is registered for {what!r}",
-        reason=FailureReason.UNREGISTERED,
-        delay=delay,
-        deferred=True,
-        token=message.token,
-    )
-
-
-def _undecodable(message: Claimed, error: Undecodable) -> Failure:
-    event(
-        logging.WARNING,
-        "message_undecodable",
-        "message {name} {message_id} of queue {queue} cannot be decoded, attempt {attempt} of "
-        "{max_attempts}: {error}",
-        name=message.name,
-        message_id=message.id,
-        queue=message.queue,
-        attempt=message.attempt,
-        max_attempts=message.max_attempts,
-        error=str(error),
-    )
-    return Failure(
-        message.id,
-        error=f"the payload cannot be decoded: {error}",
-        reason=FailureReason.SERIALIZATION_ERROR,
-        delay=UNDECODABLE,
-        deferred=True,
-        exception="Undecodable",
-        token=message.token,
-    )
-
-
-def _exhausted(message: Claimed) -> Failure:
-    """The handler allows fewer attempts than the queue, and earlier ones were lost in crashes."""
-    return Failure(
-        message.id,
-        error=f"given up after {message.attempt - 1} attempts that never reported",
-        reason=FailureReason.WORKER_LOST,
-        permanent=True,
         token=message.token,
     )

@@ -332,3 +332,42 @@ def test_cancelling_ends_children_removes_what_waits_and_tells_the_parent(
     assert counts() == {}
     with pytest.raises(InstanceNotRunning, match="it has failed"):
         cancel("ax")
+
+
+def test_what_comes_for_a_forgotten_instance_is_dropped_and_said_so(clock, flow, counts, caplog):
+    flow("wait", lambda run, event: None)
+    start("wait", instance="o")
+    testing.drain()
+    raise_event("o", "hello")
+    Instance.objects.all().delete()
+
+    assert testing.drain().completed == 1
+
+    assert "(raised) came for instance o, which no longer exists" in caplog.text
+    assert counts() == {}
+    assert Instance.objects.count() == 0
+
+
+def test_a_start_whose_row_was_lost_makes_it_up(clock, flow):
+    flow("parcel", parcel)
+    start("parcel", instance="p", input={"order": 4})
+    Instance.objects.all().delete()
+
+    testing.drain()
+
+    assert instance_status("p").output == {"parcel": 40}
+
+
+@pytest.mark.django_db(databases=["default", "second"])
+def test_an_instance_lives_in_the_database_it_was_started_in(clock, flow):
+    def late(run, event):
+        run.timer(5) if isinstance(event, Started) else run.complete("rung")
+
+    flow("late", late)
+    start("late", instance="o", using="second")
+    testing.drain(using="second")
+    clock.advance(5)
+    testing.drain(using="second")
+
+    assert instance_status("o", using="second").output == "rung"
+    assert Instance.objects.count() == 0

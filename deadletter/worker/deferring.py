@@ -1,0 +1,80 @@
+"""What if a message cannot even be started? Nobody knows its name, or nobody can read it."""
+
+from __future__ import annotations
+
+import logging
+
+from ..backoff import UNDECODABLE
+from ..conf import get_settings
+from ..exceptions import Undecodable
+from ..lifecycle import Claimed, Failure
+from ..logs import event
+from ..status import FailureReason
+
+
+def unregistered(message: Claimed, *, version: str | None = None) -> Failure:
+    what = message.name if version is None else f"{message.name} {version}"
+    delay = get_settings().unregistered.delay(message.attempt)
+    remaining: int | str = "unlimited"
+    if message.max_attempts is not None:
+        remaining = max(0, message.max_attempts - message.attempt)
+    event(
+        logging.WARNING,
+        "message_unregistered",
+        "message name {what} (message {message_id} of queue {queue}) is not registered, attempt "
+        "{attempt} of {max_attempts}: waiting {delay:.1f} s (will poison in {remaining} more "
+        "attempts)",
+        what=what,
+        name=message.name,
+        message_id=message.id,
+        queue=message.queue,
+        attempt=message.attempt,
+        max_attempts=message.max_attempts,
+        remaining=remaining,
+        delay=delay.total_seconds(),
+        version=version,
+        instance=message.instance,
+    )
+    return Failure(
+        message.id,
+        error=f"no handler is registered for {what!r}",
+        reason=FailureReason.UNREGISTERED,
+        delay=delay,
+        deferred=True,
+        token=message.token,
+    )
+
+
+def undecodable(message: Claimed, error: Undecodable) -> Failure:
+    event(
+        logging.WARNING,
+        "message_undecodable",
+        "message {name} {message_id} of queue {queue} cannot be decoded, attempt {attempt} of "
+        "{max_attempts}: {error}",
+        name=message.name,
+        message_id=message.id,
+        queue=message.queue,
+        attempt=message.attempt,
+        max_attempts=message.max_attempts,
+        error=str(error),
+    )
+    return Failure(
+        message.id,
+        error=f"the payload cannot be decoded: {error}",
+        reason=FailureReason.SERIALIZATION_ERROR,
+        delay=UNDECODABLE,
+        deferred=True,
+        exception="Undecodable",
+        token=message.token,
+    )
+
+
+def exhausted(message: Claimed) -> Failure:
+    """The handler allows fewer attempts than the queue, and earlier ones were lost in crashes."""
+    return Failure(
+        message.id,
+        error=f"given up after {message.attempt - 1} attempts that never reported",
+        reason=FailureReason.WORKER_LOST,
+        permanent=True,
+        token=message.token,
+    )
