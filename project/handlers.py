@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 
 from deadletter import Permanent, Retry, handler
 
+from . import orders
+
+__all__ = ["orders"]  # modules named `handlers` are found; the flow of an order is beside this one
+
 if TYPE_CHECKING:
     from deadletter.lifecycle import Claimed
 

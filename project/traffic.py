@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 
-from deadletter import Outgoing, send, send_many
+from deadletter import Outgoing, send, send_many, start
 
 NAMES = ["Ada", "Barbara", "Edsger", "Frances", "Grace", "Katherine", "Tony"]
+#: How the payment provider takes it, and the last waits to be approved: see project/orders.py.
+CARDS = ["garbled", "good", "flaky", "good", "expired", "flaky", "good", "good"]
 STEPS = ["reserve", "pack", "label", "hand over"]
 
 
@@ -23,6 +26,8 @@ def send_opening() -> None:
     send("demo.nobody_handles_this", {"sent_by": "an older release"})
     for seconds in (15, 30, 45):
         send("demo.greet", {"name": f"you, {seconds} seconds later"}, delay=seconds)
+    for number, card in enumerate(CARDS):
+        start_order(f"{new_order()}-{number}", card=card)
     send_order("order-1001")
     send_order("order-1002")
     # Its first step fails until it is poison; the other steps wait their turn behind it.
@@ -35,6 +40,17 @@ def send_order(stream: str, *, address: str = "1 Main Street") -> None:
     send_many([Outgoing("demo.ship", step, stream=stream) for step in steps], queue="orders")
 
 
+def new_order() -> str:
+    """Return an id that no order of this year has; there is one of the trickle in three seconds."""
+    return time.strftime("shop-%m%d-%H%M%S")
+
+
+def start_order(instance: str, *, card: str) -> None:
+    """An order as a process of its own, which an operator finds under Instances."""
+    about = {"customer": random.choice(NAMES), "total": random.randint(5, 200), "provider": card}  # noqa: S311
+    start("demo.order", instance=instance, input=about, queue="orders")
+
+
 def send_something() -> None:
     """The trickle: mostly good, sometimes not."""
     kinds: list[Callable[[], object]] = [
@@ -42,5 +58,6 @@ def send_something() -> None:
         lambda: send("demo.flaky", {"to": "customer"}, queue="mail"),
         lambda: send_order(f"order-{random.randint(2000, 9999)}"),  # noqa: S311
         lambda: send("demo.always_fails", {"report": "daily"}, queue="mail"),
+        lambda: start_order(new_order(), card=random.choice(CARDS)),  # noqa: S311
     ]
-    random.choices(kinds, weights=[12, 4, 3, 1])[0]()  # noqa: S311
+    random.choices(kinds, weights=[12, 4, 3, 1, 4])[0]()  # noqa: S311

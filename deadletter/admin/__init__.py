@@ -5,6 +5,7 @@ from __future__ import annotations
 from .alerts import AlertAdmin
 from .audits import AuditEntryAdmin
 from .counters import CountAdmin
+from .instances import InstanceAdmin
 from .messages import MessageAdmin
 from .poison import PoisonRecordAdmin
 from .queues import QueueAdmin
@@ -15,6 +16,7 @@ __all__ = [
     "AuditEntryAdmin",
     "BreakerAdmin",
     "CountAdmin",
+    "InstanceAdmin",
     "MessageAdmin",
     "PoisonRecordAdmin",
     "QueueAdmin",

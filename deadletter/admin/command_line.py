@@ -10,7 +10,7 @@ from ..operations import PoisonFilter
 from ..status import FailureReason
 
 
-def command(verb: str, *ids: int, **options: Any) -> str:
+def command(verb: str, *ids: object, **options: Any) -> str:
     """`command("retry", 17, why="…")` is `manage.py deadletter retry 17 --why '…'`."""
     words = ["manage.py", "deadletter", verb, *(str(id) for id in ids)]
     for name, value in options.items():

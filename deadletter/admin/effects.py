@@ -5,9 +5,13 @@ from __future__ import annotations
 from django.utils.translation import gettext, ngettext
 
 from ..models import Message, PoisonRecord, Queue
+from ..operations import effect_of
 from ..visible import visible
 from .following import following
 from .pages import alias
+
+#: Instances named in a sentence.
+_NAMED = 5
 
 
 def of_retry(record: PoisonRecord) -> list[str]:
@@ -19,7 +23,7 @@ def of_retry(record: PoisonRecord) -> list[str]:
         )
         % _names(record),
         gettext("Its attempts start again at 0. Its stages, history and headers are kept."),
-        *_stream_after_retry(record),
+        *(_stream_after_retry(record) if record.instance is None else _reopens(record)),
     ]
     if record.poison_count > 1:
         text = ngettext(
@@ -40,6 +44,9 @@ def of_remove(record: PoisonRecord) -> list[str]:
         )
         % _names(record)
     ]
+    if record.instance is not None:
+        text = gettext("Instance %(id)s stays as it is; nothing can reopen it any more.")
+        return [*said, text % {"id": visible(record.instance, limit=200)}]
     if record.stream is None:
         return [*said, gettext("It belongs to no stream: nothing waits for it.")]
     if record.halts:
@@ -69,7 +76,36 @@ def warnings(record: PoisonRecord) -> list[str]:
                 "done, the retry is refused."
             )
             found.append(text % {"key": visible(record.key, limit=200)})
+    if refusal := effect_of(record, using=alias()).refusal:
+        text = gettext("As things stand, the retry is refused: %(why)s.")
+        found.append(text % {"why": visible(refusal, limit=500)})
     return found
+
+
+def on_instance(record: PoisonRecord) -> str:
+    """Say what the poison did to its instance; empty for a message that belongs to none."""
+    if record.instance is None:
+        return ""
+    found = effect_of(record, using=alias())
+    name = {"id": visible(record.instance, limit=200)}
+    if found.instance is None:
+        return gettext("Its instance %(id)s does not exist any more.") % name
+    if found.failed_it:
+        return gettext("%(id)s failed of this. A retry reopens it.") % name
+    if found.refusal:
+        return gettext("A retry is refused: %(why)s.") % {"why": visible(found.refusal, limit=500)}
+    return gettext("%(id)s still waits for it: it has not been told yet.") % name
+
+
+def _reopens(record: PoisonRecord) -> list[str]:
+    found = effect_of(record, using=alias())
+    if not found.reopens:
+        return []
+    ids = ", ".join(visible(id, limit=200) for id in found.reopens[:_NAMED])
+    if (more := len(found.reopens) - _NAMED) > 0:
+        ids = gettext("%(ids)s and %(n)s more") % {"ids": ids, "n": more}
+    text = gettext("It reopens what failed of it, and that goes on where it stood: %(ids)s.")
+    return [text % {"ids": ids}]
 
 
 def _names(record: PoisonRecord) -> dict[str, object]:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import operations
 from ..models import Message, OnPoison, Queue, State, StreamPolicy
+from ..visible import visible
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,13 @@ def _poison_says(messages: Sequence[Message]) -> list[str]:
                 "until the poison record is retried or removed."
             )
         )
+    if any(message.instance is not None for message in messages):
+        says.append(
+            gettext(
+                "The instances they belong to are told: a flow may handle the failure of an "
+                "activity; otherwise the instance fails of it."
+            )
+        )
     return says
 
 
@@ -184,6 +192,15 @@ def _remove_says(messages: Sequence[Message]) -> list[str]:
     return says
 
 
+def _remove_refuses(message: Message, state: str) -> str:
+    if message.instance is not None and state != State.ACTIVE:
+        return gettext(
+            "Instance %(id)s waits for it: poison it, so that its flow is told, or cancel the "
+            "instance."
+        ) % {"id": visible(message.instance, limit=200)}
+    return _never_in_state(message, state)
+
+
 RETRY, REMOVE = "deadletter.retry_poison", "deadletter.remove_poison"
 
 ACTS = {
@@ -240,7 +257,7 @@ ACTS = {
             permission=REMOVE,
             label=_("Remove"),
             says=_remove_says,
-            refuses=_never_in_state,
+            refuses=_remove_refuses,
             verb=_remove,
             button=lambda n: (
                 ngettext("Remove %(n)s message", "Remove %(n)s messages", n) % {"n": n}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.utils import flatten_fieldsets, quote
 from django.db import router
 from django.db.models import DateTimeField, Prefetch, Q, QuerySet, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
+from django.utils.html import format_html
 from django.utils.timesince import timesince, timeuntil
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -17,10 +18,12 @@ from django.utils.translation import gettext_lazy as _
 from .. import clock, operations
 from ..models import Message, Queue, State
 from ..status import Status
+from ..visible import visible
 from . import streams
 from .acting import AT_ONCE, act_url, act_view, may
 from .attempts import AttemptsFilter
 from .counts import PRIORITIES
+from .links import link
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
 from .showing import show_history, show_json, show_text, show_trail, stored_text
@@ -82,8 +85,8 @@ class MessageAdmin(ReadOnlyAdmin):
     list_display_links = ("id", "name")
     list_filter = (StateFilter, QueueFilter, AttemptsFilter)
     ordering = ("-id",)
-    search_fields = ("id", "stream", "key")
-    search_help_text = _("The whole of a message id, a stream or a key.")
+    search_fields = ("id", "stream", "key", "instance")
+    search_help_text = _("The whole of a message id, a stream, a key or an instance.")
     list_per_page = 50
     actions = ("retry_now", "release", "poison", "remove")
     retry_now = _action("retry-now")
@@ -112,7 +115,7 @@ class MessageAdmin(ReadOnlyAdmin):
         (_("Time"), {"fields": ("created_at", "available_at", "expires_at")}),
         (
             _("Origin"),
-            {"fields": ("kind", "instance", "execution_id", "activity_id", "source_id")},
+            {"fields": ("kind", "of_instance", "execution_id", "activity_id", "source_id")},
         ),
         (_("Acts"), {"fields": ("shown_trail",)}),
     )
@@ -130,7 +133,7 @@ class MessageAdmin(ReadOnlyAdmin):
     def matches(self, term: str) -> Q:
         # The indexes of these columns begin with the queue.
         queues = Queue.objects.using(router.db_for_write(Queue)).values_list("pk", flat=True)
-        found = Q(queue_id__in=list(queues)) & (Q(stream=term) | Q(key=term))
+        found = Q(queue_id__in=list(queues)) & (Q(stream=term) | Q(key=term)) | Q(instance=term)
         id = as_id(term)
         return found if id is None else found | Q(pk=id)
 
@@ -232,6 +235,15 @@ class MessageAdmin(ReadOnlyAdmin):
         }
         text = texts.get(message.state(now), gettext("in %(time)s"))
         return text % {"time": timeuntil(at, now)}
+
+    @admin.display(description=_("instance"))
+    def of_instance(self, message: Message) -> str:
+        if not message.instance:
+            return "-"
+        shown = visible(message.instance, limit=200)
+        # Its page asks for its own permission.
+        address = link(self.admin_site.name, "instance_change", quote(message.instance))
+        return format_html('<a href="{}">{}</a>', address, shown) if address else shown
 
     @admin.display(description=_("stages reached"))
     def stages(self, message: Message) -> str:

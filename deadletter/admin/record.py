@@ -19,7 +19,9 @@ from ..operations import trail
 from ..status import FailureReason, Status
 from ..visible import visible
 from .command_line import command
+from .effects import on_instance
 from .following import following
+from .links import to_instance
 from .pages import alias, need, render, tell, url
 from .payloads import read, show
 from .readonly import as_id
@@ -51,6 +53,8 @@ def record(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
         tab="record",
         record=found,
         cause=cause(found),
+        instance_said=on_instance(found),
+        instance_url=to_instance(model_admin.admin_site.name, request, found.instance),
         stages=_stages(found.status),
         payload=show(read(found, "payload")) if allowed.payload else None,
         headers=show(read(found, "headers")),

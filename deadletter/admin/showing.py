@@ -99,7 +99,7 @@ def _entry(entry: Any) -> dict[str, Any]:
     shown = {key: printable(entry.get(key, "")) for key in ("attempt", "worker", "error")}
     number = entry.get("reason")
     return shown | {
-        "at": _moment(entry.get("at")),
+        "at": moment(entry.get("at")),
         "reason": reason_name(number if isinstance(number, int) else None),
         "traceback": printable(entry.get("traceback") or ""),
     }
@@ -109,7 +109,7 @@ def reason_name(number: int | None) -> str:
     return str(_REASONS[FailureReason.read(number)])
 
 
-def _moment(value: Any) -> Any:
+def moment(value: Any) -> Any:
     try:
         return parse_datetime(value) or printable(value)
     except (TypeError, ValueError):

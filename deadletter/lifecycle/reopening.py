@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.db.models import QuerySet
+
 from ..failures import ErrorDetails
 from ..models import (
     Instance,
@@ -41,13 +43,24 @@ def judge(tx: Transaction, record: PoisonRecord, *, queue: str | None) -> Plan |
     """
     if queue not in (None, record.queue) and record.kind != Kind.ACTIVITY:
         return f"it drives instance {record.instance}, whose messages stay in one queue, in order"
-    chain = _chain(tx, record.instance or "")
-    told = _told(tx, chain)
+    chain = _chain(tx.using, record.instance or "")
+    told = list(_news(tx.using, chain).select_for_update())
     locked = owners.lock(tx, chain)
     owner = locked.get(record.instance or "")
     if owner is None:
-        return f"its instance {record.instance} no longer exists"
+        return _no_owner(record)
     return _Judgement(record, locked, told, tx.time()).of(owner)
+
+
+def foresee(record: PoisonRecord, *, using: str, now: datetime) -> Plan | str:
+    """Say what a retry would do as things stand. Nothing is locked: it may be different by then."""
+    chain = _chain(using, record.instance or "")
+    found = Instance.objects.using(using).light().filter(pk__in=chain)
+    known = {instance.id: instance for instance in found}
+    owner = known.get(record.instance or "")
+    if owner is None:
+        return _no_owner(record)
+    return _Judgement(record, known, list(_news(using, chain)), now).of(owner)
 
 
 def carry_out(tx: Transaction, plan: Plan, record: PoisonRecord) -> None:
@@ -148,10 +161,14 @@ def _reason(instance: Instance) -> str:
     return f"{error.text} (retry message {instance.failed_by} first, or both together)"
 
 
-def _chain(tx: Transaction, id: str) -> list[str]:
+def _no_owner(record: PoisonRecord) -> str:
+    return f"its instance {record.instance} no longer exists"
+
+
+def _chain(using: str, id: str) -> list[str]:
     """Return the instance and all above it."""
     chain: list[str] = []
-    rows = Instance.objects.using(tx.using)
+    rows = Instance.objects.using(using)
     above: str | None = id
     while above is not None and above not in chain:
         chain.append(above)
@@ -159,16 +176,14 @@ def _chain(tx: Transaction, id: str) -> list[str]:
     return chain
 
 
-def _told(tx: Transaction, chain: list[str]) -> list[Message]:
-    """Lock the news of ends that are on their way to these instances."""
-    rows = Message.objects.using(tx.using).light().select_for_update().order_by("pk")
-    return list(
-        rows.filter(
-            instance__in=chain,
-            kind=Kind.ORCHESTRATION,
-            activity_id__isnull=False,
-            stream__isnull=False,
-        )
+def _news(using: str, chain: list[str]) -> QuerySet[Message]:
+    """Return the news of ends that are on their way to these instances."""
+    rows = Message.objects.using(using).light().order_by("pk")
+    return rows.filter(
+        instance__in=chain,
+        kind=Kind.ORCHESTRATION,
+        activity_id__isnull=False,
+        stream__isnull=False,
     )
 
 

@@ -19,6 +19,7 @@ class Act(models.TextChoices):
     RESUME = "resume", _("resume a queue")
     EDIT_QUEUE = "edit_queue", _("change a queue")
     EXPORT = "export", _("export poison")
+    CANCEL = "cancel", _("cancel an instance")
 
 
 class AuditEntry(models.Model):

@@ -79,6 +79,7 @@ class Instance(models.Model):
         verbose_name_plural = _("instances")
         ordering = ("-updated_at", "id")
         default_permissions = ("view",)
+        permissions = (("cancel_instance", _("Can cancel instances")),)
         indexes = (
             models.Index(fields=["status", "updated_at", "id"], name="deadletter_instance_status"),
             models.Index(fields=["updated_at", "id"], name="deadletter_instance_time"),

@@ -9,6 +9,15 @@ from .filters import PoisonFilter
 from .groups import Group, get_group, list_groups, matrix
 from .health import Health, health
 from .hurrying import MessageFilter, retry_failed
+from .instances import (
+    Cancellation,
+    Effect,
+    cancel_instance,
+    effect_of,
+    events_of,
+    get_instance,
+    list_instances,
+)
 from .messages import (
     get_message,
     list_messages,
@@ -29,6 +38,8 @@ from .streams import HeldStream, get_stream, list_streams
 
 __all__ = [
     "POLICY",
+    "Cancellation",
+    "Effect",
     "Group",
     "Health",
     "HeldStream",
@@ -39,15 +50,20 @@ __all__ = [
     "Retrial",
     "Stats",
     "Total",
+    "cancel_instance",
     "control_job",
     "create_queue",
+    "effect_of",
+    "events_of",
     "export_poison",
     "get_group",
+    "get_instance",
     "get_message",
     "get_poison",
     "get_stream",
     "health",
     "list_groups",
+    "list_instances",
     "list_messages",
     "list_poison",
     "list_streams",

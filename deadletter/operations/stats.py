@@ -10,7 +10,7 @@ from django.db import router
 from django.db.models import Count, F, Max, Min, Q
 
 from .. import clock
-from ..models import Breaker, Message, PoisonRecord, Queue
+from ..models import Breaker, Instance, Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
 
 _FAILED_BIT = F("status").bitand(int(Status.FAILED))
@@ -49,6 +49,8 @@ class Stats:
     #: Scheduled and failed.
     backlog: Backlog = field(default_factory=Backlog)
     candidates: int = 0
+    #: Instances by status.
+    instances: dict[str, int] = field(default_factory=dict)
     #: Message names held back by a circuit breaker, and until when.
     breakers: dict[str, datetime] = field(default_factory=dict)
 
@@ -82,6 +84,8 @@ def stats(*, using: str | None = None) -> Stats:
     ends = (Count("pk"), Min("available_at"), Max("available_at"))
     found.backlog = Backlog(*waiting.aggregate(*ends).values())
     found.candidates = _candidates(alias, 10).count()
+    by_status = Instance.objects.using(alias).order_by("status").values("status")
+    found.instances = {row["status"]: row["n"] for row in by_status.annotate(n=Count("pk"))}
     found.breakers = dict(Breaker.objects.using(alias).values_list("name", "until"))
     return found
 

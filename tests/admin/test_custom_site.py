@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from deadletter import lifecycle, operations, send
+from deadletter import lifecycle, operations, send, start
 from deadletter.lifecycle import Failure
 from deadletter.models import Message, PoisonRecord, Queue
 
@@ -33,6 +33,9 @@ PAGES = [
     "queue/",
     "queue/{queue}/change/",
     "queue/{queue}/pause/",
+    "instance/",
+    "instance/order-1/change/",
+    "instance/order-1/cancel/",
     "workerprocess/",
     "breaker/",
     "count/",
@@ -51,6 +54,7 @@ def rows(poisoned, settings) -> dict[str, Any]:
     batch = lifecycle.claim(limit=1, worker="w", queues=["default"])
     lifecycle.fail(batch.token, [Failure(first.pk, error="no")])
     lifecycle.claim(limit=5, worker="w")
+    start("order", instance="order-1")
     gone = send("c")
     operations.remove(gone.pk, by="ada")
     entry = operations.trail(gone.pk)[0].entry_id

@@ -9,13 +9,14 @@ from deadletter.models import (
     AuditEntry,
     Breaker,
     Count,
+    Instance,
     Message,
     PoisonRecord,
     Queue,
     WorkerProcess,
 )
 
-MODELS = (AuditEntry, Breaker, Count, Message, PoisonRecord, Queue, WorkerProcess)
+MODELS = (AuditEntry, Breaker, Count, Instance, Message, PoisonRecord, Queue, WorkerProcess)
 
 ops = admin.AdminSite(name="ops")
 for model in MODELS:

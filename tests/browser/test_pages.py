@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deadletter import lifecycle, operations, send
+from deadletter import lifecycle, operations, send, start
 from deadletter.lifecycle import Failure
 from deadletter.models import Queue
 
@@ -30,6 +30,9 @@ PAGES = {
     "queues": "queue/",
     "queue": "queue/{queue}/change/",
     "pause": "queue/{queue}/pause/",
+    "instances": "instance/",
+    "instance": "instance/order-1/change/",
+    "cancel": "instance/order-1/cancel/",
     "workers": "workerprocess/",
     "breakers": "breaker/",
     "counters": "count/",
@@ -51,6 +54,8 @@ def rows(site: str) -> dict[str, Any]:
     batch = lifecycle.claim(limit=1, worker="w1", queues=["default"])
     lifecycle.fail(batch.token, [Failure(batch.ids[0], error="no")])
     lifecycle.claim(limit=5, worker="w1")
+    start("a-flow", instance="order-1", input={"sku": "A1"})
+    start("a-flow", instance="order-" + "9" * 180)
     removed = send("sample.work")
     operations.remove(removed.pk, by="somebody", why="<b>because</b>")
     entry = operations.trail(removed.pk)[0].entry

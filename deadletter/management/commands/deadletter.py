@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
-from ..parts import alerts, health, listing, queues, remove, retry, show, stats, waiting
+from ..parts import alerts, health, instances, listing, queues, remove, retry, show, stats, waiting
 from ..parts.screen import Screen, usage
 from ..parts.text import plain
 
@@ -22,6 +22,8 @@ PARTS = (
     ("remove", remove.HELP, remove.add, remove.run),
     ("release", waiting.HELP_RELEASE, waiting.add, waiting.run_release),
     ("poison", waiting.HELP_POISON, waiting.add, waiting.run_poison),
+    ("instances", instances.HELP, instances.add, instances.run),
+    ("instance", instances.HELP_ONE, instances.add_one, instances.run_one),
     ("stats", stats.HELP, stats.add, stats.run),
     ("queues", queues.HELP, queues.add, queues.run),
     ("purge", remove.HELP_PURGE, remove.add_purge, remove.run_purge),

@@ -44,6 +44,9 @@ def _more(screen: Screen, found: Stats, now: Any) -> None:
         rows = [[kind, n["waiting"], n["dead"]] for kind, n in found.kinds.items()]
         screen.lines([""])
         screen.table(["kind", "waiting", "dead"], rows)
+    if found.instances:
+        screen.lines([""])
+        screen.table(["instances", "count"], [list(x) for x in found.instances.items()])
     if found.retries:
         screen.lines([""])
         screen.table(["attempts", "failed messages"], [list(x) for x in found.retries.items()])

@@ -1,0 +1,131 @@
+"""What people do with instances: find them, look at one, cancel it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import clock
+from ..exceptions import InstanceNotRunning
+from ..instances.cancelling import cancelling
+from ..lifecycle import reopening
+from ..lifecycle.transaction import Transaction, in_transaction
+from ..models import Act, Instance, InstanceEvent, InstanceStatus, PoisonRecord
+from . import audit
+from .acting import alias_of
+
+#: Rows looked at where a name and a status are asked for together: no index knows both.
+REACH = 10_000
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """The instances that were cancelled, parents first; or why not. `entry_id` 0: nothing done."""
+
+    cancelled: list[str] = field(default_factory=list)
+    refused: str = ""
+    entry_id: int = 0
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What poison did to its instance, and what a retry would do. None: it belongs to none."""
+
+    instance: Instance | None
+    #: Whether this very message failed it.
+    failed_it: bool = False
+    #: Instances a retry would reopen, the lowest first.
+    reopens: list[str] = field(default_factory=list)
+    #: Why a retry would be refused; empty: it would not.
+    refusal: str = ""
+
+
+def list_instances(
+    *,
+    status: str | None = None,
+    name: str | None = None,
+    limit: int = 50,
+    using: str | None = None,
+) -> list[Instance]:
+    """List instances, the latest activity first, without what may be large."""
+    rows = Instance.objects.using(alias_of(using)).light().order_by("-updated_at", "-pk")
+    return list(narrowed(rows, status=status, name=name)[:limit])
+
+
+def narrowed(rows: Any, *, status: str | None, name: str | None) -> Any:
+    """
+    Narrow instances at a bounded price.
+
+    A status or a name is answered by an index. Both together: everything, if there are fewer than
+    REACH of that status or of that name; else what was active since the REACH-th of either.
+    """
+    if status is not None and name is not None:
+        ends = [_end(rows.filter(status=status)), _end(rows.filter(name=name))]
+        if None not in ends:
+            rows = rows.filter(updated_at__gte=min(ends))
+    if status is not None:
+        rows = rows.filter(status=status)
+    return rows if name is None else rows.filter(name=name)
+
+
+def get_instance(id: str, *, using: str | None = None) -> Instance | None:
+    """Return one instance with everything there is, or None."""
+    if "\x00" in id:  # PostgreSQL refuses to look for it
+        return None
+    return Instance.objects.using(alias_of(using)).filter(pk=id).first()
+
+
+def events_of(
+    id: str, *, before: int | None = None, limit: int = 50, using: str | None = None
+) -> list[InstanceEvent]:
+    """Return what happened to an instance, the latest first; `before` an event's id: what was."""
+    rows = InstanceEvent.objects.using(alias_of(using)).filter(instance=id).order_by("-id")
+    return list((rows if before is None else rows.filter(pk__lt=before))[:limit])
+
+
+def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
+    """Say what a poison record did to its instance, and what its retry would do now."""
+    if record.instance is None:
+        return Effect(None)
+    alias = alias_of(using)
+    owner = Instance.objects.using(alias).light().filter(pk=record.instance).first()
+    failed_it = (
+        owner is not None
+        and owner.status == InstanceStatus.FAILED
+        and owner.failed_by == record.message_id
+    )
+    plan = reopening.foresee(record, using=alias, now=clock.now(alias))
+    if isinstance(plan, str):
+        return Effect(owner, failed_it, refusal=plan)
+    return Effect(owner, failed_it, reopens=[instance.id for instance in plan.reopened])
+
+
+def cancel_instance(
+    id: str, *, why: str, by: str | None = None, using: str | None = None
+) -> Cancellation:
+    """
+    Cancel an instance and its running children, under an audit entry.
+
+    Its error says why and who. One that is not running is refused.
+    """
+    who = audit.person(by)
+    said = f"{why} ({who})" if who else why
+
+    def work(tx: Transaction) -> Cancellation:
+        cancelled = cancelling(tx, id, said)
+        opening = audit.Opening(
+            act=Act.CANCEL, by=by, why=why, selection={"instance": id, "cancelled": cancelled[:100]}
+        )
+        entry = audit.record(tx, opening)
+        audit.count(tx, entry, done=len(cancelled))
+        return Cancellation(cancelled, entry_id=entry.pk)
+
+    try:
+        return in_transaction(work, using=alias_of(using))
+    except InstanceNotRunning as error:
+        return Cancellation(refused=error.problem)
+
+
+def _end(rows: Any) -> Any:
+    times = rows.order_by("-updated_at").values_list("updated_at", flat=True)
+    return next(iter(times[REACH - 1 : REACH]), None)
