@@ -11,7 +11,7 @@ from django.db import connections, transaction
 CHANNEL = "deadletter"
 #: Seconds between two notifications of one process. A worker that was woken looks again at least
 #: this often for a while, so what is sent in between needs no notification of its own.
-INTERVAL = 0.02
+INTERVAL = 0.005
 
 _last: dict[str, float] = {}
 _lock = threading.Lock()

@@ -183,9 +183,9 @@ def _finish(tx: Transaction, finished: Sequence[Completion]) -> Iterable[int]:
         writer=writer(tx.connection),
         named=completions_are_heard(),
     )
-    if not rows and not tx.is_sqlite:
+    if rows and rows[0][0] == "all":
         return ids
-    gone = [row[1:5] for row in rows if row[0] is None and row[1] is not None]
+    gone = [row[1:5] for row in rows if row[0] is None]
     streamed = [row[1] for row in rows if row[0] is not None]
     if tx.is_sqlite:
         tx.counts.add_completed(gone, seconds)

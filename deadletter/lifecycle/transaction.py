@@ -5,20 +5,31 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from django.db import OperationalError, connections, router, transaction
+from django.db import (
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    connections,
+    router,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, sql
 from ..models import Message
+from ..sql import kept
 from .counting import Counts
 
 T = TypeVar("T")
 Stream = tuple[int, str]
+
+#: Of libpq: no transaction is open; a result has rows.
+_IDLE, _TUPLES = 0, 2
 
 #: How often a transaction the database refused for a passing reason is repeated.
 TRIES = 8
@@ -30,16 +41,18 @@ _PASSING = {"40001", "40P01"}
 #: after a drained queue was analysed the planner takes a million messages for one, thinks every way
 #: equally cheap, and reads them all; so the other ways are closed for the transaction. jit: some
 #: versions add a huge cost for a closed way they must take all the same, and would compile it.
+#: With one way left, a statement that is kept is planned once, not for the numbers of each batch.
+_PLANNER = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "enable_incremental_sort": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
 _BY_INDEX = "SELECT " + ", ".join(
-    f"set_config('{name}', 'off', true)"
-    for name in (
-        "enable_seqscan",
-        "enable_bitmapscan",
-        "enable_sort",
-        "enable_incremental_sort",
-        "enable_mergejoin",
-        "jit",
-    )
+    f"set_config('{name}', '{value}', true)" for name, value in _PLANNER.items()
 )
 
 
@@ -49,6 +62,8 @@ class Transaction:
 
     connection: BaseDatabaseWrapper
     now: datetime | None
+    #: Nobody else's work is in it, so that it may be repeated.
+    is_own: bool = False
     counts: Counts = field(default_factory=Counts)
 
     @property
@@ -60,7 +75,7 @@ class Transaction:
         return self.connection.vendor == "sqlite"
 
     def run(self, name: str, **params: Any) -> list[sql.Row]:
-        return sql.run(self.connection, name, {"now": self.now, **params})
+        return sql.run(self.connection, name, {"now": self.now, **params}, keep=self.is_own)
 
     def run_for(self, streams: Iterable[Stream], name: str, **params: Any) -> list[sql.Row]:
         """Run a statement about streams: all at once, or one after the other on SQLite."""
@@ -99,13 +114,16 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
                 if not nested:
                     _prepare(connection)
                 moment = clock.transaction_time(connection, nested=nested)
-                tx = Transaction(connection, moment)
+                tx = Transaction(connection, moment, is_own=not nested)
                 result = work(tx)
                 tx.counts.write(connection, moment)
                 return result
-        except OperationalError as error:
+        except (OperationalError, NotSupportedError, ProgrammingError) as error:
             if nested or not left or not _passes(error):
                 raise
+            if kept.is_stale(error.__cause__):
+                kept.give_up(connection)
+                continue
         time.sleep(random.uniform(0, 0.05))  # noqa: S311 - spreads two racers, hides no secret
     raise AssertionError("unreachable")
 
@@ -120,22 +138,26 @@ def _prepare(connection: BaseDatabaseWrapper) -> None:
 
 def plan_by_index(connection: BaseDatabaseWrapper) -> None:
     """Close all ways but the indexes to PostgreSQL's planner until the transaction ends."""
-    # In a pipeline it travels together with BEGIN, which would take a round trip of its own.
-    with (
-        connection.wrap_database_errors,  # a connection that breaks is noticed at the end of it
-        _pipeline(connection.connection),
-        connection.cursor() as cursor,
-    ):
-        cursor.execute(_BY_INDEX)
+    if not _begin_with(connection.connection, _BY_INDEX):
+        with connection.cursor() as cursor:
+            cursor.execute(_BY_INDEX)
 
 
-def _pipeline(raw: Any) -> AbstractContextManager[Any]:
-    """Send what follows in one piece, where the driver and its library can."""
-    if not hasattr(raw, "pipeline"):
-        return nullcontext()
-    from psycopg import Pipeline
+def _begin_with(raw: Any, statement: str) -> bool:
+    """
+    Send BEGIN and a statement in one piece, and say whether that was done.
 
-    return raw.pipeline() if Pipeline.is_supported() else nullcontext()
+    The driver sends BEGIN by itself before the first statement, which takes a round trip of its
+    own. Where anything is unusual it is left to the driver, errors included.
+    """
+    session = getattr(raw, "pgconn", None)
+    if session is None or session.transaction_status != _IDLE:
+        return False
+    if (raw.isolation_level, raw.read_only, raw.deferrable) != (None, None, None):
+        return False
+    with suppress(Exception):
+        return bool(session.exec_(f"BEGIN; {statement}".encode()).status == _TUPLES)
+    return False
 
 
 def begin_writing(connection: BaseDatabaseWrapper) -> None:
@@ -153,6 +175,7 @@ def begin_writing(connection: BaseDatabaseWrapper) -> None:
         cursor.execute("UPDATE deadletter_queue SET paused = paused WHERE 0")
 
 
-def _passes(error: OperationalError) -> bool:
+def _passes(error: Exception) -> bool:
     cause = error.__cause__
-    return getattr(cause, "sqlstate", None) in _PASSING or "locked" in str(cause)
+    state = getattr(cause, "sqlstate", None)
+    return state in _PASSING or kept.is_stale(cause) or "locked" in str(cause)

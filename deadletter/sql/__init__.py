@@ -12,6 +12,8 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from . import kept
+
 Row = tuple[Any, ...]
 
 _HEADER = re.compile(r"^-- (\w+) --$", re.MULTILINE)
@@ -19,8 +21,15 @@ _COMMENT = re.compile(r"--[^\n]*")
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def run(connection: BaseDatabaseWrapper, name: str, params: Mapping[str, Any]) -> list[Row]:
-    """Execute a named statement and return its rows. Several parts run in order, rows joined."""
+def run(
+    connection: BaseDatabaseWrapper, name: str, params: Mapping[str, Any], *, keep: bool = False
+) -> list[Row]:
+    """
+    Execute a named statement and return its rows. Several parts run in order, rows joined.
+
+    `keep`: the caller repeats its transaction when `kept.is_stale`, so that the statement may be
+    one that the server has prepared.
+    """
     if connection.vendor == "sqlite":
         params = {key: _for_sqlite(value, connection) for key, value in params.items()}
     else:
@@ -28,6 +37,8 @@ def run(connection: BaseDatabaseWrapper, name: str, params: Mapping[str, Any]) -
     rows: list[Row] = []
     with connection.cursor() as cursor:
         for text in statements(connection.vendor)[name]:
+            if keep and name in kept.NAMES and connection.vendor == "postgresql":
+                text = kept.ready(connection, cursor, name, text)
             cursor.execute(text, params)
             if cursor.description is not None:
                 rows += cursor.fetchall()

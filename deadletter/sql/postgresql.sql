@@ -23,7 +23,8 @@ WITH stored AS (
     RETURNING id, queue_id, available_at, expires_at, created_at
 ), counted AS (
     INSERT INTO deadletter_count AS c (span, at, queue, name, kind, writer, sent)
-    SELECT 60, date_trunc('minute', %(now)s), %(queue)s, %(name)s, %(kind)s, %(writer)s, 1
+    SELECT 60, date_trunc('minute', %(now)s), %(queue)s, %(name)s, %(kind)s,
+           %(writer)s::text, 1
       FROM stored
      WHERE %(writer)s::text IS NOT NULL
         ON CONFLICT (span, at, queue, name, kind, reason, writer) DO UPDATE SET sent = c.sent + 1
@@ -237,7 +238,7 @@ RETURNING id;
 
 -- complete --
 -- Delete finished messages and count them; those of a stream only get their stream's lock here (waiting, by key) and are deleted
--- by complete_streamed, in a snapshot taken after the lock. Says which are gone only to somebody who listens, or when not all are.
+-- by complete_streamed, in a snapshot taken after the lock. Says "all" when all are gone, unless somebody listens to each.
 WITH settled AS (
     SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(seconds)s::float8[])
         AS s(id, token, seconds)
@@ -250,7 +251,7 @@ WITH settled AS (
 ), counted AS (
     INSERT INTO deadletter_count AS c
            (span, at, queue, name, kind, writer, completed, seconds, longest)
-    SELECT 60, date_trunc('minute', %(now)s), q.name, g.name, g.kind, %(writer)s, count(*),
+    SELECT 60, date_trunc('minute', %(now)s), q.name, g.name, g.kind, %(writer)s::text, count(*),
            COALESCE(sum(g.seconds), 0), COALESCE(max(g.seconds), 0)
       FROM gone g JOIN deadletter_queue q ON q.id = g.queue_id
      WHERE %(writer)s::text IS NOT NULL
@@ -273,9 +274,9 @@ SELECT pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text, id, NULL
 SELECT NULL, id, queue_id, name, kind FROM gone
  WHERE %(named)s OR (SELECT count(*) FROM gone) < cardinality(%(ids)s::bigint[])
  UNION ALL
--- No row at all means "all of them": that none of them was the caller's takes a row without an id.
-SELECT NULL, NULL, NULL, NULL, NULL
- WHERE NOT EXISTS (SELECT 1 FROM gone) AND NOT EXISTS (SELECT 1 FROM streamed);
+-- Said aloud: no row at all means that none was the caller's.
+SELECT 'all', NULL, NULL, NULL, NULL
+ WHERE NOT %(named)s AND (SELECT count(*) FROM gone) = cardinality(%(ids)s::bigint[]);
 
 -- complete_streamed --
 -- Delete finished messages of streams whose lock is held.
@@ -596,9 +597,9 @@ WITH gone AS (
     INSERT INTO deadletter_count AS c
            (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
         retried, removed, seconds, longest)
-    SELECT %(into)s, start, queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
+    SELECT %(into)s::int, start, queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
            SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
-      FROM (SELECT *, CASE %(into)s WHEN 3600 THEN date_trunc('hour', at, 'UTC')
+      FROM (SELECT *, CASE %(into)s::int WHEN 3600 THEN date_trunc('hour', at, 'UTC')
                                     WHEN 86400 THEN date_trunc('day', at, 'UTC')
                                     ELSE 'epoch' END AS start
               FROM gone) AS g

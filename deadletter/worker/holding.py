@@ -97,10 +97,11 @@ class Holding:
             limit = handler.max_attempts
         return limit is not None and self.message.attempt >= limit
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether its attempt may take too long."""
-        return self.handler is not None and self.handler.seconds is not None
+    def has_taken(self, seconds: float) -> bool:
+        """Whether its attempt may take so long and no longer."""
+        handler = self.handler
+        limit = None if handler is None else handler.seconds
+        return limit is not None and seconds >= limit
 
     @property
     def deadline(self) -> float | None:
@@ -139,10 +140,9 @@ class Holdings:
         return holding
 
     def remove(self, *ids: int) -> None:
-        for id in ids:
-            holding = self._by_id.pop(id, None)
-            if holding is not None:
-                self.ledger.drop(holding.slot)
+        pop = self._by_id.pop
+        gone = [holding for id in ids if (holding := pop(id, None)) is not None]
+        self.ledger.drop(*[holding.slot for holding in gone])
 
     def dismiss(self, holding: Holding) -> bool:
         """Say whether a newer holding of the message took its place; if so, forget it."""

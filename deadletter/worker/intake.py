@@ -51,15 +51,19 @@ class Intake:
         ahead = math.ceil(self._rate * AHEAD)
         return min(self._executors.concurrency + ahead, 2 * self._options.batch)
 
-    def room(self, now: float) -> int:
-        """Say how many messages to ask for: enough for a moment, none that would only wait."""
+    def room(self, now: float, *, unentered: int) -> int:
+        """
+        Say how many messages to ask for: enough for a moment, none that would only wait.
+
+        `unentered` is by how many an exchange that is not in the books yet changes what is held.
+        """
         elapsed = now - self._measured
         if elapsed > 0.001:
             # Up at once, down slowly: a burst must not starve, a pause must not hoard.
             finished = self._reporting.finished
             self._rate = max(finished / elapsed, self._rate * math.exp(-elapsed))
             self._measured, self._reporting.finished = now, 0
-        unreported = len(self._holdings) - len(self._reporting.reports)
+        unreported = len(self._holdings) + unentered - len(self._reporting.reports)
         return min(self.wanted - unreported, self._options.batch, self._holdings.ledger.room)
 
     def take_in(self, batch: WorkBatch, *, asked: float) -> None:

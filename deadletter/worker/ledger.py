@@ -16,6 +16,7 @@ _SLOT = struct.Struct("<q8sB7x")
 _SIZE = _SLOT.size
 _STAGE = 16  # offset of the stage inside a slot
 _TOKEN = 8  # bytes of a token
+_CLAIMS = 2  # under way, and answered but not entered yet
 
 #: Messages a process can hold at once.
 SLOTS = 4096
@@ -47,7 +48,7 @@ class Ledger:
     """Fixed slots in anonymous shared memory. One process writes; its parent reads afterwards."""
 
     def __init__(self, slots: int = SLOTS) -> None:
-        self._memory = mmap.mmap(-1, slots * _SLOT.size + _TOKEN)
+        self._memory = mmap.mmap(-1, slots * _SLOT.size + _CLAIMS * _TOKEN)
         self._claiming = slots * _SLOT.size
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))
@@ -56,14 +57,17 @@ class Ledger:
     def room(self) -> int:
         return len(self._free)
 
-    def announce(self, token: str | None) -> None:
-        """Write down under which token a claim is under way; None: its messages are entered."""
-        self._memory[self._claiming :] = bytes.fromhex(token) if token else bytes(_TOKEN)
+    def announce(self, *tokens: str) -> None:
+        """Write down under which tokens there may be messages that are not entered yet."""
+        claims = b"".join(map(bytes.fromhex, tokens))
+        self._memory[self._claiming :] = claims.ljust(_CLAIMS * _TOKEN, b"\0")
 
     @property
-    def announced(self) -> str | None:
-        token = self._memory[self._claiming :]
-        return token.hex() if any(token) else None
+    def announced(self) -> list[str]:
+        """Return the tokens of claims whose messages are not all among the entries."""
+        claims = self._memory[self._claiming :]
+        found = [claims[at : at + _TOKEN] for at in range(0, len(claims), _TOKEN)]
+        return [token.hex() for token in found if any(token)]
 
     def hold(self, id: int, token: str) -> int:
         """Enter a message and return its slot."""
@@ -75,9 +79,11 @@ class Ledger:
         # One byte, written at once: a reader never sees half of it.
         self._memory[slot * _SIZE + _STAGE] = stage
 
-    def drop(self, slot: int) -> None:
-        self._memory[slot * _SIZE + _STAGE] = 0
-        self._free.append(slot)
+    def drop(self, *slots: int) -> None:
+        memory = self._memory
+        for slot in slots:
+            memory[slot * _SIZE + _STAGE] = 0
+        self._free += slots
 
     def entries(self) -> list[Entry]:
         """Return what is held, as the dead process left it."""

@@ -11,6 +11,8 @@ import math
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic, sleep
 
 from django.db import DataError, IntegrityError, connections
@@ -19,6 +21,7 @@ from django.db.utils import Error as DatabaseError
 from ..lifecycle import ClaimRequest, Completion, Failure, Release, WorkBatch, process_batch
 from ..logs import event
 from .breaker import Breakers
+from .courier import Courier
 from .executors import Executors
 from .holding import Holdings
 from .intake import Intake
@@ -32,6 +35,25 @@ from .tally import Reports, Tally
 
 #: Seconds a stopping worker waits for a database that is away before it leaves its leases to time.
 LAST_TRY = 5.0
+#: Outcomes that wait when an exchange comes back, and make the next one leave at once.
+PRESSING = 100
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An exchange that is in the database, and in the books of this process not yet."""
+
+    reports: Reports
+    batch: WorkBatch
+    #: How many messages it asked for, and when.
+    room: int
+    asked: float
+    took: float
+
+    @property
+    def change(self) -> int:
+        """By how many it changes what is held."""
+        return len(self.batch.messages) - len(self.reports)
 
 
 class Pump:
@@ -79,6 +101,10 @@ class Pump:
         self._stopped = threading.Event()
         self._stop_at = math.inf
         self._claiming = True
+        self._courier: Courier[WorkBatch] = Courier(options.using)
+        self._unentered: Answered | None = None
+        #: The token of the last claim.
+        self._asked_under = ""
         #: Done once, before the first turn; repeated while the database is away.
         self.prepare: Callable[[], None] | None = None
         #: Handlers that still ran when the grace was over.
@@ -95,18 +121,24 @@ class Pump:
 
     def run(self) -> None:
         """Turn until there is nothing left to do: after a stop, or when a drain is through."""
-        while not self.is_done:
-            try:
-                if self.prepare is not None:
-                    self.prepare()
-                    self.prepare = None
-                self.turn()
-            except DatabaseError as error:
-                self._survive(error)
-            else:
-                self._rhythm.outage = 0.0
-                self.turned = monotonic()
-            self._wait()
+        try:
+            while not self.is_done:
+                self._try_turn()
+                self._wait()
+        finally:
+            self._courier.stop()
+
+    def _try_turn(self) -> None:
+        try:
+            if self.prepare is not None:
+                self.prepare()
+                self.prepare = None
+            self.turn()
+        except DatabaseError as error:
+            self._survive(error)
+        else:
+            self._rhythm.outage = 0.0
+            self.turned = monotonic()
 
     @property
     def is_done(self) -> bool:
@@ -115,7 +147,7 @@ class Pump:
         if self._rhythm.outage and monotonic() > self._stop_at + LAST_TRY:
             return True
         held = self._reporting.reports or self._executors.outcomes or len(self._holdings)
-        return not (held or self.leases.owed or self.leases.doubtful)
+        return not (held or self._unentered or self.leases.owed or self.leases.doubtful)
 
     def stop(self, *, grace: float) -> None:
         """Claim no more, give back what was not started, let the rest finish within `grace`."""
@@ -130,6 +162,7 @@ class Pump:
         woken = self._woken.is_set()
         self._woken.clear()
         if not self._claiming:
+            self._catch_up()
             self._give_back(now)
         elif woken:
             self._rhythm.heard(now)
@@ -144,58 +177,115 @@ class Pump:
             self._rhythm.postpone(now)
         if reports or room:
             self._exchange(room)
-        elif len(reports):
+            return
+        self._catch_up()
+        if len(reports):
             # Settled by their own handlers' transactions: only to be counted.
-            self._reporting.reports = Reports()
-            self._reporting.settled(reports, WorkBatch(""))
+            self._reporting.settled(self._reporting.take(), WorkBatch(""))
 
     def _room(self, now: float) -> int:
         """Say how many messages to claim; in the end of `max_messages`, claim no more."""
-        room = self._intake.room(now)
+        unentered = self._unentered
+        room = self._intake.room(now, unentered=unentered.change if unentered else 0)
         limit = self.options.max_messages
         if limit is not None:
-            room = min(room, limit - self.tally.executed - len(self._holdings))
+            held = len(self._holdings) + (len(unentered.batch.messages) if unentered else 0)
+            room = min(room, limit - self.tally.executed - held)
             if self.tally.executed >= limit:
                 self._claiming = False
         return max(room, 0)
 
     def _exchange(self, room: int) -> None:
         """Report and claim in one transaction; the report is kept until it is known to be in."""
-        reports = self._reporting.reports
         asked = monotonic()
         request = self._request(room) if room else None
+        reports = self._reporting.take()
         try:
-            batch = self._process(reports, request)
+            batch = self._carry(reports, request)
         except (DataError, IntegrityError) as error:
+            self._reporting.restore(reports)
             if not reports:
                 raise
             self._exchange_singly(error)
             return
-        except DatabaseError:
-            self._reporting.is_unsure()
-            if request is not None and request.token:
-                self.leases.doubtful.add(request.token)
+        except BaseException as error:
+            self._reporting.restore(reports)
+            if isinstance(error, DatabaseError):
+                self._reporting.is_unsure(reports)
+                if request is not None and request.token:
+                    self.leases.doubtful.add(request.token)
             raise
-        took = monotonic() - asked
-        self._reporting.reports = Reports()
-        self._reporting.settled(reports, batch)
-        if self.observer is not None:
-            self.observer.exchanged(took, reports, batch, self.tally)
+        answered = Answered(reports, batch, room, asked, monotonic() - asked)
         if room:
-            self._intake.take_in(batch, asked=asked)
-            self._holdings.ledger.announce(None)
-            # What failed in this transaction was not claimed by it, though it may be due already.
-            found = len(batch.messages) + len(batch.dead)
-            self._rhythm.looked(monotonic(), found=room if batch.more else found, room=room)
-            if self.options.drain and not (
-                found or batch.more or reports.failures or len(self._holdings)
-            ):
-                self._claiming = False
+            self._plan_ahead(answered)
+        if self._is_pressed:
+            self._unentered = answered
+        else:
+            self._enter(answered)
+
+    def _carry(self, reports: Reports, request: ClaimRequest | None) -> WorkBatch:
+        """Put an exchange to the database; meanwhile enter the one before, where that is left."""
+        if self._unentered is None:
+            return self._process(reports, request)
+        self._courier.send(partial(self._process, reports, request))
+        try:
+            self._catch_up()
+        finally:
+            batch = self._courier.wait()
+        return batch
+
+    def _plan_ahead(self, answered: Answered) -> None:
+        """Decide when to look again, and whether a drain is through."""
+        batch = answered.batch
+        # What failed in this transaction was not claimed by it, though it may be due already.
+        found = len(batch.messages) + len(batch.dead)
+        room = answered.room
+        self._rhythm.looked(monotonic(), found=room if batch.more else found, room=room)
+        if self.options.drain and not (
+            found
+            or batch.more
+            or answered.reports.failures
+            or len(self._holdings) > len(answered.reports)
+        ):
+            self._claiming = False
+
+    @property
+    def _is_pressed(self) -> bool:
+        """
+        Whether the next exchange had better leave before the last one is entered into the books.
+
+        Executors have finished more than enough for it while the database was at work, so that is
+        what everybody waits for.
+        """
+        return (
+            self._claiming
+            and len(self._executors.outcomes) >= PRESSING
+            and not self._reporting.has_doubts
+        )
+
+    def _catch_up(self) -> None:
+        if self._unentered is not None:
+            answered, self._unentered = self._unentered, None
+            self._enter(answered)
+
+    def _enter(self, answered: Answered) -> None:
+        """Let go of what was reported, and hold what was claimed. Asks the database nothing."""
+        self._reporting.settled(answered.reports, answered.batch)
+        if self.observer is not None:
+            self.observer.exchanged(answered.took, answered.reports, answered.batch, self.tally)
+        if answered.room:
+            self._intake.take_in(answered.batch, asked=answered.asked)
+            if self._asked_under == answered.batch.token:
+                self._holdings.ledger.announce()
+            else:
+                self._holdings.ledger.announce(self._asked_under)
 
     def _request(self, room: int) -> ClaimRequest:
         token = secrets.token_hex(8)
         # Known before the messages are: if this process dies now, they can be found.
-        self._holdings.ledger.announce(token)
+        before = [self._unentered.batch.token] if self._unentered and self._unentered.room else []
+        self._holdings.ledger.announce(*before, token)
+        self._asked_under = token
         limits = self._handlers.limits()
         return ClaimRequest(self._queues(), room, self.options.lease, limits, token)
 
@@ -242,7 +332,7 @@ class Pump:
 
     def _wait(self) -> None:
         """Sleep until something is due, or an executor, a sender or a signal says so."""
-        if self.is_done:
+        if self.is_done or self._unentered is not None:
             return
         if outage := self._rhythm.outage:
             if self._claiming:
@@ -263,6 +353,7 @@ class Pump:
 
     def _survive(self, error: Exception) -> None:
         """The database is away: keep what is to be reported and try again, later each time."""
+        self._catch_up()
         connections[self.options.using].close()
         first = not self._rhythm.outage
         event(

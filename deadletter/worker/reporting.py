@@ -81,9 +81,24 @@ class Reporting:
                 self._leases.owed[release.id] = holding.message.token
         self._leases.settle_debts()
 
-    def is_unsure(self) -> None:
+    def take(self) -> Reports:
+        """Hand over what is to be reported; what comes now is for the report after it."""
+        taken, self.reports = self.reports, Reports()
+        return taken
+
+    def restore(self, reports: Reports) -> None:
+        """These could not be reported: they come first in the next try."""
+        reports.absorb(self.reports)
+        self.reports = reports
+
+    def is_unsure(self, reports: Reports) -> None:
         """The transaction of these reports broke, nobody knows on which side of its commit."""
-        self._unsure |= self.reports.ids
+        self._unsure |= reports.ids
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether the database must be asked what became of reports."""
+        return bool(self._unsure)
 
     def settled(self, reports: Reports, batch: WorkBatch) -> None:
         """These reports are in: count them, and let go of their messages."""

@@ -9,7 +9,7 @@ FLUSH = 0.005
 #: The first pause after an empty look; doubled up to `poll`.
 SHORTEST_PAUSE = 0.002
 #: Seconds after the last message during which pauses stay short: see lifecycle.notify.
-ALERT = 0.05
+ALERT = 0.02
 #: The longest pause between two tries to reach the database.
 LONGEST_RETRY = 5.0
 

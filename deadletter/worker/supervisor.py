@@ -54,8 +54,8 @@ class Child:
     finished: bool = False
     #: What the last process left behind and is not freed yet, with the reason of its death.
     legacy: list[Entry] = field(default_factory=list)
-    #: The token of a claim it died in: what that took is not among the entries.
-    claiming: str | None = None
+    #: The tokens of claims it died in: what those took is not among the entries.
+    claiming: list[str] = field(default_factory=list)
     death: str = ""
 
     @property
@@ -233,7 +233,7 @@ class Supervisor:
                         error=str(error),
                     )
                     continue
-                child.legacy, child.claiming = [], None
+                child.legacy, child.claiming = [], []
                 child.ledger.clear()
             child.finished = child.finished or bool(
                 self._signals and not child.pid and not child.has_legacy
@@ -254,7 +254,7 @@ def free(
     entries: Sequence[Entry],
     death: str,
     *,
-    claiming: str | None = None,
+    claiming: Sequence[str] = (),
     using: str,
 ) -> None:
     """
@@ -264,10 +264,10 @@ def free(
     is completed; a failure whose error died with the process is recorded as such.
     """
     by_stage: dict[Stage, list[Entry]] = {}
-    if claiming is not None:
+    if claiming:
         known = {entry.id for entry in entries}
-        taken = claimed_under([claiming], using=using)
-        unseen = [Entry(id, claiming, Stage.WAITING) for id in taken if id not in known]
+        taken = claimed_under(claiming, using=using)
+        unseen = [Entry(id, token, Stage.WAITING) for id, token in taken.items() if id not in known]
         entries = [*entries, *unseen]
     for entry in entries:
         by_stage.setdefault(entry.stage, []).append(entry)

@@ -57,6 +57,14 @@ class Reports:
         for outcome in outcomes:
             self.add(outcome)
 
+    def absorb(self, later: Reports) -> None:
+        """Take over what was gathered while this was under way."""
+        self.completions += later.completions
+        self.failures += later.failures
+        self.releases += later.releases
+        self.settled += later.settled
+        self.overtaken += later.overtaken
+
     def discard(self, report: Completion | Failure | Release) -> None:
         for reports in (self.completions, self.failures, self.releases):
             if report in reports:

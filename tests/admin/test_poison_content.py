@@ -21,7 +21,7 @@ HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
     "javascript:alert(1)",
-    "{{7*7}}{% now 'Y' %}",
+    "{{7919*7907}}{% now 'Y' %}",
     "\x1b[31mred\x1b[0m",
     "=cmd|' /C calc'!A0",
     "invoice\u202efdp.exe\u2066",
@@ -82,9 +82,7 @@ def test_hostile_content_is_shown_and_never_run(admin_client: Client, dirty, tex
         html = admin_client.get(page).content.decode()
         assert "<script>alert" not in html, page
         assert "<img src=x" not in html, page
-        assert "49" not in re.sub(r"[0-9a-f]{16}|signed.*|value=\"[^\"]*\"|\d{3,}", "", html) or (
-            "{{7*7}}" not in text
-        ), page
+        assert str(7919 * 7907) not in html, page  # too large to be a time or an id
         assert "\x1b" not in html, page
         assert "\u202e" not in html.replace(f'value="{text}"', ""), page
         assert 'href="javascript' not in html, page

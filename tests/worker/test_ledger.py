@@ -47,9 +47,9 @@ def test_a_parent_reads_what_its_child_held_and_how_far_it_got():
         Entry(3, TOKEN, Stage.DONE),
         Entry(4, TOKEN, Stage.FAILED),
     ]
-    assert ledger.announced == "ff" * 8
+    assert ledger.announced == ["ff" * 8]
     ledger.clear()
-    assert (ledger.entries(), ledger.announced, ledger.room) == ([], None, 8)
+    assert (ledger.entries(), ledger.announced, ledger.room) == ([], [], 8)
 
 
 def test_slots_are_used_again():

@@ -1,0 +1,77 @@
+"""
+Which statements does the server keep planned? The claim, in PostgreSQL alone.
+
+Planning the claim takes longer than claiming one message. A statement is prepared once for each
+connection, under a name made of its own text: behind a pooler that hands sessions around, a name
+stands for the same text whoever prepared it, or for nothing, and then the plain text is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+#: Worth keeping: a worker runs it all day. Not those that join arrays: planned without knowing how
+#: long these are, 500 messages were compared with each other, one by one.
+NAMES = frozenset(("claim",))
+#: SQLSTATEs of a prepared statement that is gone, or whose tables were altered.
+STALE = frozenset(("26000", "0A000"))
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+
+#: By connection of the driver: the names prepared there, or None where that does not work.
+_prepared: WeakKeyDictionary[Any, set[str] | None] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A statement as SQL that prepares it, and SQL that executes it."""
+
+    name: str
+    prepare: str
+    execute: str
+
+
+@cache
+def kept(name: str, text: str) -> Kept:
+    unique = f"deadletter_{name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    numbers = {key: n for n, key in enumerate(dict.fromkeys(_PARAMETER.findall(text)), 1)}
+    body = _PARAMETER.sub(lambda found: f"${numbers[found[1]]}", text).replace("%%", "%")
+    given = ", ".join(f"%({key})s" for key in numbers)
+    return Kept(unique, f"PREPARE {unique} AS {body}", f"EXECUTE {unique} ({given})")
+
+
+def ready(connection: BaseDatabaseWrapper, cursor: Any, name: str, text: str) -> str:
+    """Return what to execute: the prepared statement, or the text where that cannot be."""
+    if connection.settings_dict["OPTIONS"].get("server_side_binding"):
+        return text  # EXECUTE takes no parameters of the protocol
+    prepared = _prepared.setdefault(connection.connection, set())
+    if prepared is None:
+        return text
+    statement = kept(name, text)
+    if statement.name not in prepared:
+        # A pooler may have given us a session that has it already.
+        cursor.execute(
+            "SELECT 1 FROM pg_prepared_statements WHERE name = %(name)s", {"name": statement.name}
+        )
+        if cursor.fetchone() is None:
+            cursor.execute(statement.prepare)
+        prepared.add(statement.name)
+    return statement.execute
+
+
+def is_stale(error: BaseException | None) -> bool:
+    """Whether a transaction failed only because a prepared statement was used."""
+    return getattr(error, "sqlstate", None) in STALE
+
+
+def give_up(connection: BaseDatabaseWrapper) -> None:
+    """Use plain text on this connection from now on."""
+    if connection.connection is not None:
+        _prepared[connection.connection] = None

@@ -1,0 +1,130 @@
+"""The courier carries one exchange over the pump's connection while the pump keeps its books."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import OperationalError, connection
+
+from deadletter import Outgoing, send_many
+from deadletter.models import Message
+from deadletter.worker import pump
+from deadletter.worker.courier import Courier
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def courier():
+    made: Courier[object] = Courier("default")
+    yield made
+    made.stop()
+
+
+def test_an_errand_runs_elsewhere_and_on_the_callers_connection(courier):
+    def errand() -> tuple[str, object]:
+        return threading.current_thread().name, connection.connection
+
+    connection.ensure_connection()
+    courier.send(errand)
+
+    assert courier.wait() == ("deadletter-courier", connection.connection)
+
+
+def test_what_an_errand_raises_is_raised_where_it_is_waited_for(courier):
+    def errand() -> object:
+        raise OperationalError("gone")
+
+    courier.send(errand)
+
+    with pytest.raises(OperationalError, match="gone"):
+        courier.wait()
+    courier.send(lambda: "back")
+    assert courier.wait() == "back"
+
+
+def test_a_courier_that_ends_leaves_the_connection_to_its_owner():
+    courier: Courier[int] = Courier("default")
+    courier.send(Message.objects.count)
+    assert courier.wait() == 0
+
+    courier.stop()
+
+    assert connection.connection is not None
+    assert not connection.allow_thread_sharing
+    assert Message.objects.count() == 0
+
+
+@pytest.fixture
+def pressed(monkeypatch) -> list[int]:
+    """Send every exchange by courier as soon as anything waits; note what each one entered."""
+    entered: list[int] = []
+    monkeypatch.setattr(pump, "PRESSING", 1)
+    catch_up = pump.Pump._catch_up
+
+    def noting(self: pump.Pump) -> None:
+        if self._unentered is not None:
+            entered.append(len(self._unentered.batch.messages))
+        catch_up(self)
+
+    monkeypatch.setattr(pump.Pump, "_catch_up", noting)
+    return entered
+
+
+def test_many_messages_are_each_handled_once_by_way_of_the_courier(run, handles, pressed):
+    handled = []
+    handles("job", lambda message: handled.append(message.id))
+    ids = send_many([Outgoing("job") for _ in range(2_000)])
+
+    process = run(batch=100)
+
+    assert sorted(handled) == ids
+    assert process.pump.tally.completed == 2_000
+    assert len(process._holdings) == 0
+    assert process._holdings.ledger.announced == []
+    assert pressed, "no exchange was sent by courier"
+
+
+def test_the_order_of_streams_holds_by_way_of_the_courier(run, handles, pressed):
+    handled: dict[str, list[int]] = {}
+    handles("job", lambda message: handled.setdefault(message.stream, []).append(message.id))
+    send_many([Outgoing("job", stream=f"s{n % 7}") for n in range(700)])
+
+    run(batch=50)
+
+    assert sum(map(len, handled.values())) == 700
+    assert all(ids == sorted(ids) for ids in handled.values())
+
+
+def test_an_exchange_that_breaks_under_way_is_reported_again(run, handles, pressed, monkeypatch):
+    handled = []
+    handles("job", lambda message: handled.append(message.id))
+    ids = send_many([Outgoing("job") for _ in range(500)])
+    process_batch = pump.process_batch
+    broken = []
+
+    def breaking(**given):
+        if threading.current_thread().name == "deadletter-courier" and not broken:
+            broken.append(len(given["completions"]))
+            raise OperationalError("the connection broke before it was sent")
+        return process_batch(**given)
+
+    monkeypatch.setattr(pump, "process_batch", breaking)
+
+    process = run(batch=50)
+
+    assert broken
+    assert sorted(handled) == ids
+    assert process.pump.tally.completed == 500
+    assert Message.objects.count() == 0
+
+
+def test_a_limit_of_messages_counts_what_is_not_in_the_books_yet(run, handles, pressed):
+    handles("job", lambda message: None)
+    send_many([Outgoing("job") for _ in range(600)])
+
+    process = run(batch=50, max_messages=330)
+
+    assert process.pump.tally.completed == 330
+    assert Message.objects.filter(lease_token=None).count() == 270
