@@ -210,7 +210,9 @@ class Machine(RuleBasedStateMachine):
         halting = set()
         for id in batch.dead:
             row, most = model.rows[id], model.limit_of(model.rows[id])
-            if model.queue_of(row).stream_policy == StreamPolicy.HALT:
+            queue = model.queue_of(row)
+            is_kept = queue.on_poison == OnPoison.QUARANTINE
+            if queue.stream_policy == StreamPolicy.HALT and not is_kept:
                 halting.add((row.queue_id, row.stream))
             assert row.claimable(now)
             assert row.expired(now) or (most is not None and row.attempts >= most), row
