@@ -69,7 +69,7 @@ def shop(handles):
 
 @pytest.fixture
 def failed(clock, shop) -> Instance:
-    start("order", instance="order-17", input={"sku": "A1"})
+    start("order", instance="order-17", input={"sku": "gadget-blue"})
     testing.drain()
     return Instance.objects.get(pk="order-17")
 
@@ -173,11 +173,11 @@ def test_content_is_redacted_and_needs_its_permission(
 
     html = browser.get(page("order-17")).content.decode()
     assert "You may not see payloads." in html
-    for hidden in ("A1", "charging", "tok_1", "receipt", "hunter2"):
+    for hidden in ("gadget-blue", "charging", "tok_1", "receipt", "hunter2"):
         assert hidden not in html
 
     html = admin_client.get(page("order-17")).content.decode()
-    for shown in ("A1", "charging", "receipt", "[redacted]"):
+    for shown in ("gadget-blue", "charging", "receipt", "[redacted]"):
         assert shown in html
     for secret in ("tok_1", "hunter2"):
         assert secret not in html
