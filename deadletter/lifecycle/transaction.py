@@ -160,7 +160,9 @@ def _begin_with(raw: Any, statement: str) -> bool:
     if (raw.isolation_level, raw.read_only, raw.deferrable) != (None, None, None):
         return False
     with suppress(Exception):
-        return bool(session.exec_(f"BEGIN; {statement}".encode()).status == _TUPLES)
+        if session.exec_(f"BEGIN; {statement}".encode()).status == _TUPLES:
+            return True
+        session.exec_(b"ROLLBACK")  # so that the driver meets the error, and not its consequences
     return False
 
 

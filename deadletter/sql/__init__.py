@@ -101,8 +101,9 @@ def _for_postgresql(value: Any) -> Any:
     if not isinstance(value[0], str):
         return value
     text = ",".join(value)
-    # Only what needs no quotes: anything else is left to the driver.
-    return "{" + text + "}" if "".join(value).isalnum() and all(value) and text.isascii() else value
+    # Only what needs no quotes, and does not say NULL: anything else is left to the driver.
+    is_bare = "".join(value).isalnum() and all(value) and text.isascii()
+    return "{" + text + "}" if is_bare and "null" not in text.lower() else value
 
 
 def iso(value: datetime) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 
 from ..lifecycle import Claimed
@@ -127,6 +127,9 @@ class Holdings:
 
     def get(self, id: int) -> Holding | None:
         return self._by_id.get(id)
+
+    def holds_any(self, messages: Iterable[Claimed]) -> bool:
+        return not self._by_id.keys().isdisjoint([message.id for message in messages])
 
     def add(self, message: Claimed, *, since: float, handler: Handler | None) -> Holding:
         """

@@ -64,7 +64,7 @@ class Intake:
             self._rate = max(finished / elapsed, self._rate * math.exp(-elapsed))
             self._measured, self._reporting.finished = now, 0
         unreported = len(self._holdings) + unentered - len(self._reporting.reports)
-        return min(self.wanted - unreported, self._options.batch, self._holdings.ledger.room)
+        return min(self.wanted - unreported, self._options.batch)
 
     def take_in(self, batch: WorkBatch, *, asked: float) -> None:
         """Hold what was claimed, and hand over what may start."""

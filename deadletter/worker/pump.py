@@ -188,10 +188,11 @@ class Pump:
         """Say how many messages to claim; in the end of `max_messages`, claim no more."""
         unentered = self._unentered
         room = self._intake.room(now, unentered=unentered.change if unentered else 0)
+        coming = len(unentered.batch.messages) if unentered else 0
+        room = min(room, self._holdings.ledger.room - coming)
         limit = self.options.max_messages
         if limit is not None:
-            held = len(self._holdings) + (len(unentered.batch.messages) if unentered else 0)
-            room = min(room, limit - self.tally.executed - held)
+            room = min(room, limit - self.tally.executed - len(self._holdings) - coming)
             if self.tally.executed >= limit:
                 self._claiming = False
         return max(room, 0)
@@ -221,7 +222,7 @@ class Pump:
         answered = Answered(reports, batch, room, asked, monotonic() - asked)
         if room:
             self._plan_ahead(answered)
-        if self._is_pressed:
+        if self._is_pressed and self._may_wait(answered):
             self._unentered = answered
         else:
             self._enter(answered)
@@ -265,6 +266,17 @@ class Pump:
             and len(self._executors.outcomes) >= PRESSING
             and not self._reporting.has_doubts
         )
+
+    def _may_wait(self, answered: Answered) -> bool:
+        """
+        Whether it can be entered while the next one is under way.
+
+        Not what was lost: saying so may be a statement of its own on the connection. And not a new
+        holding of a message that is still held: the report of the old one would remove it.
+        """
+        batch = answered.batch
+        is_lost = batch.lost or answered.reports.overtaken
+        return not (is_lost or self._holdings.holds_any(batch.messages))
 
     def _catch_up(self) -> None:
         if self._unentered is not None:

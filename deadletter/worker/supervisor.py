@@ -275,9 +275,13 @@ def free(
     """
     by_stage: dict[Stage, list[Entry]] = {}
     if claiming:
-        known = {entry.id for entry in entries}
+        known = {(entry.id, entry.token) for entry in entries}
         taken = claimed_under(claiming, using=using)
-        unseen = [Entry(id, token, Stage.WAITING) for id, token in taken.items() if id not in known]
+        unseen = [
+            Entry(id, token, Stage.WAITING)
+            for id, token in taken.items()
+            if (id, token) not in known
+        ]
         entries = [*entries, *unseen]
     for entry in entries:
         by_stage.setdefault(entry.stage, []).append(entry)

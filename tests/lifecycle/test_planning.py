@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection, transaction
+from django.db import ProgrammingError, connection, transaction
 
+from deadletter.lifecycle import transaction as beginning
 from deadletter.lifecycle.transaction import Transaction, in_transaction
 
 pytestmark = [
@@ -36,3 +37,13 @@ def test_the_callers_transaction_is_left_as_it_was():
     with transaction.atomic():
         assert in_transaction(ways) == {"on"}
         assert ways() == {"on"}
+
+
+def test_what_goes_wrong_at_the_beginning_is_named(monkeypatch):
+    monkeypatch.setattr(beginning, "_BY_INDEX", "SELECT set_config('no_such_thing', 'on', true)")
+
+    with pytest.raises(ProgrammingError, match="no_such_thing"):
+        in_transaction(ways)
+
+    monkeypatch.undo()
+    assert in_transaction(ways) == {"off"}

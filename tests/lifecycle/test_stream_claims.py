@@ -8,7 +8,7 @@ import pytest
 
 from deadletter import Outgoing, operations, send, send_many
 from deadletter.lifecycle import Failure, claim, complete, fail, release, streams, sweep
-from deadletter.models import Message, PoisonRecord
+from deadletter.models import Message, PoisonRecord, Queue
 
 from .streams import fail_head, run_of_three
 
@@ -259,3 +259,16 @@ def test_a_claim_that_only_parked_says_that_there_may_be_more(clock, monkeypatch
     assert [batch.ids for batch in batches if batch.ids] == [[free]]
     assert batches[-1].ids == [free]
     assert not claim(limit=1).more
+
+
+@pytest.mark.parametrize("name", ["null", "NULL", "Null"])
+def test_a_name_that_says_null_is_a_name(db, name):
+    Queue.objects.create(name=name)
+    ids = [send("m", queue=name, stream=name).id for _ in range(2)]
+
+    batch = claim([name])
+    complete(batch.token, batch.ids[:1])
+    release(batch.token, batch.ids[1:])
+
+    assert batch.ids == ids
+    assert claim([name]).ids == ids[1:]

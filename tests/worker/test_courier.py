@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import threading
+from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.db import OperationalError, connection
+from django.utils.timezone import now
 
-from deadletter import Outgoing, send_many
+from deadletter import Outgoing, send, send_many
+from deadletter.lifecycle import Claimed
 from deadletter.models import Message
 from deadletter.worker import pump
 from deadletter.worker.courier import Courier
+from deadletter.worker.ledger import SLOTS
+from deadletter.worker.options import Options
+from deadletter.worker.process import WorkerProcess
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -128,3 +138,67 @@ def test_a_limit_of_messages_counts_what_is_not_in_the_books_yet(run, handles, p
 
     assert process.pump.tally.completed == 330
     assert Message.objects.filter(lease_token=None).count() == 270
+
+
+def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
+    transactional_db, handles, monkeypatch
+):
+    """Its old handler ends after the new claim came back, and before that is in the books."""
+    monkeypatch.setattr(pump, "PRESSING", 0)
+    calls: list[int] = []
+    may_end = threading.Event()
+
+    def work(message: Claimed) -> None:
+        calls.append(message.attempt)
+        if len(calls) == 1:
+            may_end.wait(10)
+
+    handles("job", work)
+    id = send("job").id
+    process = WorkerProcess(Options(name="here", concurrency=4))
+    process._housekeeper.refresh()
+    turning = process.pump
+
+    def turn_until(condition: Callable[[], object]) -> None:
+        def turned() -> object:
+            turning.turn()
+            return condition()
+
+        wait_until(turned, patience=10)
+
+    try:
+        turn_until(lambda: calls)
+        held = process._holdings.get(id)
+        assert held is not None
+        held.until = math.inf  # as after a pause: nobody has noticed that the lease is over
+        Message.objects.update(available_at=now() - timedelta(seconds=5))
+        turn_until(
+            lambda: (turning._unentered and turning._unentered.batch.messages) or len(calls) > 1
+        )
+        may_end.set()
+        wait_until(lambda: process._executors.outcomes or len(calls) > 1)
+        turn_until(lambda: not Message.objects.exists())
+        turn_until(lambda: not len(process._holdings) and turning.tally.lost)
+    finally:
+        turning._courier.stop()
+        process._executors.stop()
+
+    assert calls == [1, 2]
+    assert (turning.tally.completed, turning.tally.lost) == (1, 1)
+    assert process._holdings.ledger.entries() == []
+    assert process._holdings.ledger.room == SLOTS
+
+
+def test_a_large_batch_does_not_outgrow_the_ledger(run, handles, pressed):
+    handled = []
+
+    async def work(message: Claimed) -> None:
+        await asyncio.sleep(0.01)
+        handled.append(message.id)
+
+    handles("job", work)
+    ids = send_many([Outgoing("job") for _ in range(9_000)])
+
+    run(batch=4_000, concurrency=6_000)
+
+    assert sorted(handled) == ids

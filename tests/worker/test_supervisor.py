@@ -69,6 +69,21 @@ def test_what_a_child_claimed_in_the_moment_it_died_is_freed_as_well():
     assert leases() == []
 
 
+def test_what_was_claimed_anew_under_a_running_handler_is_freed_as_well(clock):
+    id = send("job").pk
+    old = process_batch(worker="dead", claim=ClaimRequest(lease=1))
+    clock.advance(2)
+    new = process_batch(worker="dead", claim=ClaimRequest())
+    assert old.ids == new.ids == [id]
+    ledger = Ledger()
+    ledger.announce(new.token)
+    ledger.mark(ledger.hold(id, old.token), Stage.RUNNING)
+
+    free("dead", ledger.entries(), "signal SIGKILL", claiming=ledger.announced, using="default")
+
+    assert leases() == []
+
+
 def test_a_handlers_own_limit_counts_for_crashes_as_well(workers: Workers):
     Queue.objects.filter(name="default").update(max_attempts=2)
     id = send("sample.crash_often", {}).pk
