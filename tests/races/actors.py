@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
@@ -130,12 +131,12 @@ _local = threading.local()
 _run = sql.run
 
 
-def run(connection: Any, name: str, params: Any) -> Any:
+def run(connection: Any, name: str, params: Any, **options: Any) -> Any:
     """Stands in for `deadletter.sql.run` while a race is staged."""
     actor = getattr(_local, "actor", None)
     if actor is None:
-        return _run(connection, name, params)
-    return actor.step(connection, name, params, _run)
+        return _run(connection, name, params, **options)
+    return actor.step(connection, name, params, partial(_run, **options))
 
 
 def in_one_transaction(*calls: Callable[[], Any]) -> Callable[[], list[Any]]:

@@ -144,9 +144,9 @@ _local = threading.local()
 _run = sql.run
 
 
-def run(connection: Any, name: str, params: Any) -> Any:
+def run(connection: Any, name: str, params: Any, **options: Any) -> Any:
     """Stands in for `deadletter.sql.run` while a schedule is played."""
     player = getattr(_local, "player", None)
     if player is not None:
         player.stop(name)
-    return _run(connection, name, params)
+    return _run(connection, name, params, **options)

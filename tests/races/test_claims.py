@@ -53,8 +53,8 @@ def test_two_claims_of_one_stream_at_the_same_instant_have_one_holder_in_200_rou
     sent: list[list[int]] = []
     run = sql.run
 
-    def meet_after_claim(connection, name, params):
-        rows = run(connection, name, params)
+    def meet_after_claim(connection, name, params, **options):
+        rows = run(connection, name, params, **options)
         if name == "claim" and not getattr(met, "now", True):
             met.now = True
             meeting.wait()  # both transactions are open, with their candidates locked
@@ -233,8 +233,8 @@ def test_several_workers_on_many_streams_drain_everything_in_order(queue, monkey
     contended = []
     run = sql.run
 
-    def watch(connection, name, params):
-        rows = run(connection, name, params)
+    def watch(connection, name, params, **options):
+        rows = run(connection, name, params, **options)
         if name == "claim":
             contended.extend(row[3] for row in rows if row[0] == "stream" and not row[2])
         return rows

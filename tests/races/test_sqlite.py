@@ -47,8 +47,8 @@ from deadletter.lifecycle import ClaimRequest, Completion, Failure, claim, fail,
 die_in = sys.argv[1] if len(sys.argv) > 1 else None
 run = sql.run
 
-def stand_still(connection, name, params):
-    rows = run(connection, name, params)
+def stand_still(connection, name, params, **options):
+    rows = run(connection, name, params, **options)
     if name == die_in:
         print("inside", flush=True)
         time.sleep(600)
@@ -87,6 +87,14 @@ def worker(*arguments: str) -> subprocess.Popen:
     )
 
 
+def first_batch(process: subprocess.Popen) -> list[str]:
+    lines = []
+    while (line := process.stdout.readline()) != "took\n":
+        assert line, process.stderr.read()
+        lines.append(line)
+    return lines
+
+
 def go(process: subprocess.Popen) -> None:
     process.stdin.write("go\n")
     process.stdin.flush()
@@ -102,7 +110,7 @@ def test_processes_on_one_file_execute_every_message_once_and_meet_no_locked_dat
         assert process.stdout.readline() == "ready\n"
         go(process)
     # SQLite is not fair: who writes last writes next. Each must have some before any goes on.
-    executed = [list(iter(process.stdout.readline, "took\n")) for process in workers]
+    executed = [first_batch(process) for process in workers]
     assert Message.objects.all().in_state("active").count() == 15
     for process in workers:
         go(process)
