@@ -76,11 +76,12 @@ class Actor:
         while time.monotonic() < deadline:
             with connection.cursor() as cursor:
                 cursor.execute(
-                    "SELECT wait_event, pg_blocking_pids(pid) FROM pg_stat_activity WHERE pid = %s",
+                    "SELECT wait_event, pg_blocking_pids(pid) FROM pg_stat_activity"
+                    " WHERE pid = %s AND wait_event_type = 'Lock'",
                     [self.pid],
                 )
                 for event, pids in cursor.fetchall():
-                    if event is not None and by.pid in pids:
+                    if by.pid in pids:
                         return event
             assert self.is_running(), f"ended without waiting: {self.statements}"
             time.sleep(0.005)
