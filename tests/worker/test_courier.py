@@ -15,7 +15,7 @@ from django.utils.timezone import now
 from deadletter import Outgoing, send, send_many
 from deadletter.lifecycle import Claimed
 from deadletter.models import Message
-from deadletter.worker import pump
+from deadletter.worker import exchange, pump
 from deadletter.worker.courier import Courier
 from deadletter.worker.ledger import SLOTS
 from deadletter.worker.options import Options
@@ -71,14 +71,14 @@ def pressed(monkeypatch) -> list[int]:
     """Send every exchange by courier as soon as anything waits; note what each one entered."""
     entered: list[int] = []
     monkeypatch.setattr(pump, "PRESSING", 1)
-    catch_up = pump.Pump._catch_up
+    catch_up = exchange.Exchange.catch_up
 
-    def noting(self: pump.Pump) -> None:
-        if self._unentered is not None:
-            entered.append(len(self._unentered.batch.messages))
+    def noting(self: exchange.Exchange) -> None:
+        if self.unentered is not None:
+            entered.append(len(self.unentered.batch.messages))
         catch_up(self)
 
-    monkeypatch.setattr(pump.Pump, "_catch_up", noting)
+    monkeypatch.setattr(exchange.Exchange, "catch_up", noting)
     return entered
 
 
@@ -111,7 +111,7 @@ def test_an_exchange_that_breaks_under_way_is_reported_again(run, handles, press
     handled = []
     handles("job", lambda message: handled.append(message.id))
     ids = send_many([Outgoing("job") for _ in range(500)])
-    process_batch = pump.process_batch
+    process_batch = exchange.process_batch
     broken = []
 
     def breaking(**given):
@@ -120,7 +120,7 @@ def test_an_exchange_that_breaks_under_way_is_reported_again(run, handles, press
             raise OperationalError("the connection broke before it was sent")
         return process_batch(**given)
 
-    monkeypatch.setattr(pump, "process_batch", breaking)
+    monkeypatch.setattr(exchange, "process_batch", breaking)
 
     process = run(batch=50)
 
@@ -173,14 +173,17 @@ def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
         held.until = math.inf  # as after a pause: nobody has noticed that the lease is over
         Message.objects.update(available_at=now() - timedelta(seconds=5))
         turn_until(
-            lambda: (turning._unentered and turning._unentered.batch.messages) or len(calls) > 1
+            lambda: (
+                (turning._exchange.unentered and turning._exchange.unentered.batch.messages)
+                or len(calls) > 1
+            )
         )
         may_end.set()
         wait_until(lambda: process._executors.outcomes or len(calls) > 1)
         turn_until(lambda: not Message.objects.exists())
         turn_until(lambda: not len(process._holdings) and turning.tally.lost)
     finally:
-        turning._courier.stop()
+        turning._exchange.stop()
         process._executors.stop()
 
     assert calls == [1, 2]

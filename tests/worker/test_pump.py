@@ -17,7 +17,7 @@ from deadletter import FailureReason, Outgoing, send, send_many
 from deadletter.backoff import Backoff
 from deadletter.lifecycle import Failure, claim, fail, streams
 from deadletter.models import Message, PoisonRecord
-from deadletter.worker import executors, leases, pump, rhythm
+from deadletter.worker import exchange, executors, leases, pump, rhythm
 from deadletter.worker.ledger import SLOTS
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
@@ -233,7 +233,7 @@ def test_whatever_the_database_refuses_is_tried_again_later_and_nothing_is_lost(
     handles("job", lambda message: done.append(message.id))
     ids = [send("job").pk for _ in range(5)]
     calls = []
-    real = pump.process_batch
+    real = exchange.process_batch
 
     def refuse(**given):
         calls.append(given)
@@ -241,7 +241,7 @@ def test_whatever_the_database_refuses_is_tried_again_later_and_nothing_is_lost(
             raise error
         return real(**given)
 
-    monkeypatch.setattr(pump, "process_batch", refuse)
+    monkeypatch.setattr(exchange, "process_batch", refuse)
     process = WorkerProcess(Options(name="here", drain=True))
 
     process.run()
@@ -268,7 +268,7 @@ def test_a_worker_told_to_stop_while_the_database_is_away_does_not_spin(
         handles("job", lambda message: gate.wait(20))
         send("job")
         wait_until(process._holdings.running)
-        monkeypatch.setattr(pump, "process_batch", away)
+        monkeypatch.setattr(exchange, "process_batch", away)
         gate.set()
         wait_until(lambda: calls)
         before = len(calls)
@@ -282,7 +282,7 @@ def test_a_report_that_cannot_be_stored_harms_no_other(stepped, handles, monkeyp
     handles("job", lambda message: None)
     ids = [send("job").pk for _ in range(4)]
     process = stepped()
-    real = pump.process_batch
+    real = exchange.process_batch
     away = iter([True])
 
     def refuse(**given):
@@ -293,7 +293,7 @@ def test_a_report_that_cannot_be_stored_harms_no_other(stepped, handles, monkeyp
             raise OperationalError("away")
         return real(**given)
 
-    monkeypatch.setattr(pump, "process_batch", refuse)
+    monkeypatch.setattr(exchange, "process_batch", refuse)
 
     def settled():
         try:
@@ -321,7 +321,7 @@ def test_a_report_that_was_already_applied_counts_as_done(stepped, handles, monk
     bad = send("bad").pk
     last = send("last").pk
     process = stepped()
-    real = pump.process_batch
+    real = exchange.process_batch
     cut = []
 
     def answer_is_lost(**given):
@@ -332,7 +332,7 @@ def test_a_report_that_was_already_applied_counts_as_done(stepped, handles, monk
                 raise OperationalError("server closed the connection unexpectedly")
         return batch
 
-    monkeypatch.setattr(pump, "process_batch", answer_is_lost)
+    monkeypatch.setattr(exchange, "process_batch", answer_is_lost)
 
     def settled():
         try:
@@ -425,7 +425,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_uncharged(stepped, handles,
     handles("job", lambda message: None)
     ids = [send("job").pk for _ in range(3)]
     process = stepped()
-    real = pump.process_batch
+    real = exchange.process_batch
     cut = iter([True])
 
     def answer_is_lost(**given):
@@ -434,7 +434,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_uncharged(stepped, handles,
             raise OperationalError("server closed the connection unexpectedly")
         return batch
 
-    monkeypatch.setattr(pump, "process_batch", answer_is_lost)
+    monkeypatch.setattr(exchange, "process_batch", answer_is_lost)
     with pytest.raises(OperationalError):
         process.pump.turn()
     assert rows() == dict.fromkeys(ids, 1)

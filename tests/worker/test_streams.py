@@ -14,7 +14,7 @@ import pytest
 
 from deadletter import Outgoing, send, send_many
 from deadletter.models import Message
-from deadletter.worker import pump
+from deadletter.worker import exchange
 from tests.processes import Workers, wait_until
 
 from .rows import rows
@@ -55,14 +55,14 @@ def test_the_first_failure_gives_the_rest_of_the_run_back_in_its_own_transaction
 ):
     seen = []
     reported = []
-    real = pump.process_batch
+    real = exchange.process_batch
 
     def record(**given):
         if given["failures"]:
             reported.append(([f.id for f in given["failures"]], [r.id for r in given["releases"]]))
         return real(**given)
 
-    monkeypatch.setattr(pump, "process_batch", record)
+    monkeypatch.setattr(exchange, "process_batch", record)
 
     def work(message: Any) -> None:
         seen.append(message.id)

@@ -1,0 +1,195 @@
+"""One exchange with the database: outcomes go, messages come, and both are entered in the books."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+
+from django.db import DataError, IntegrityError
+from django.db.utils import Error as DatabaseError
+
+from .. import points
+from ..lifecycle import ClaimRequest, Completion, Failure, Release, WorkBatch, process_batch
+from ..logs import event
+from .courier import Courier
+from .holding import Holdings
+from .intake import Intake
+from .leases import Leases
+from .options import Options
+from .registry import Registry
+from .reporting import Reporting
+from .tally import Reports, Tally
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An exchange that is in the database, and in the books of this process not yet."""
+
+    reports: Reports
+    batch: WorkBatch
+    #: How many messages it asked for, and when.
+    room: int
+    asked: float
+    took: float
+
+    @property
+    def change(self) -> int:
+        """By how many it changes what is held."""
+        return len(self.batch.messages) - len(self.reports)
+
+
+class Exchange:
+    """
+    Called by the pump, in its thread. An exchange may be left unentered until the next one is under
+    way: then the database and the books are busy at the same time.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        handlers: Registry,
+        holdings: Holdings,
+        leases: Leases,
+        reporting: Reporting,
+        intake: Intake,
+        tally: Tally,
+        queues: Callable[[], Sequence[str] | None],
+    ) -> None:
+        self.unentered: Answered | None = None
+        self._options = options
+        self._handlers = handlers
+        self._holdings = holdings
+        self._leases = leases
+        self._reporting = reporting
+        self._intake = intake
+        self._tally = tally
+        self._queues = queues
+        self._courier: Courier[WorkBatch] = Courier(options.using)
+        #: The token of the last claim.
+        self._asked_under = ""
+
+    def stop(self) -> None:
+        self._courier.stop()
+
+    def put(self, room: int) -> Answered | None:
+        """
+        Report and claim in one transaction; the report is kept until it is known to be in.
+
+        None: a report could not be stored, and all of them were settled one by one.
+        """
+        asked = monotonic()
+        request = self._request(room) if room else None
+        reports = self._reporting.take()
+        points.reach("pump.exchanging")
+        try:
+            batch = self._carry(reports, request)
+        except (DataError, IntegrityError) as error:
+            self._reporting.restore(reports)
+            if not reports:
+                raise
+            self._settle_singly(error)
+            return None
+        except BaseException as error:
+            self._reporting.restore(reports)
+            if isinstance(error, DatabaseError):
+                self._reporting.is_unsure(reports)
+                if request is not None and request.token:
+                    self._leases.doubtful.add(request.token)
+            raise
+        points.reach("pump.exchanged")
+        return Answered(reports, batch, room, asked, monotonic() - asked)
+
+    def enter(self, answered: Answered, *, later: bool) -> None:
+        """Enter an exchange, or leave that for the time of the next one, where it can be left."""
+        if later and self._may_wait(answered):
+            self.unentered = answered
+        else:
+            self._enter(answered)
+
+    def catch_up(self) -> None:
+        """Enter what was left."""
+        if self.unentered is not None:
+            answered, self.unentered = self.unentered, None
+            self._enter(answered)
+
+    def _carry(self, reports: Reports, request: ClaimRequest | None) -> WorkBatch:
+        """Put an exchange to the database; meanwhile enter the one before, where that is left."""
+        if self.unentered is None:
+            return self._process(reports, request)
+        self._courier.send(partial(self._process, reports, request))
+        try:
+            self.catch_up()
+        finally:
+            batch = self._courier.wait()
+        return batch
+
+    def _may_wait(self, answered: Answered) -> bool:
+        """
+        Whether it can be entered while the next one is under way.
+
+        Not what was lost: saying so may be a statement of its own on the connection. And not a new
+        holding of a message that is still held: the report of the old one would remove it.
+        """
+        batch = answered.batch
+        is_lost = batch.lost or answered.reports.overtaken
+        return not (is_lost or self._holdings.holds_any(batch.messages))
+
+    def _enter(self, answered: Answered) -> None:
+        """Let go of what was reported, and hold what was claimed. Asks the database nothing."""
+        self._reporting.settled(answered.reports, answered.batch)
+        if (observer := self._reporting.observer) is not None:
+            observer.exchanged(answered.took, answered.reports, answered.batch, self._tally)
+        if answered.room:
+            self._intake.take_in(answered.batch, asked=answered.asked)
+            if self._asked_under == answered.batch.token:
+                self._holdings.ledger.announce()
+            else:
+                self._holdings.ledger.announce(self._asked_under)
+            points.reach("pump.taken_in")
+
+    def _request(self, room: int) -> ClaimRequest:
+        token = secrets.token_hex(8)
+        # Known before the messages are: if this process dies now, they can be found.
+        before = [self.unentered.batch.token] if self.unentered and self.unentered.room else []
+        self._holdings.ledger.announce(*before, token)
+        self._asked_under = token
+        limits = self._handlers.limits()
+        return ClaimRequest(self._queues(), room, self._options.lease, limits, token)
+
+    def _process(self, reports: Reports, request: ClaimRequest | None = None) -> WorkBatch:
+        return process_batch(
+            worker=self._options.name,
+            completions=reports.completions,
+            failures=reports.failures,
+            releases=reports.releases,
+            claim=request,
+            using=self._options.using,
+        )
+
+    def _settle_singly(self, error: DatabaseError) -> None:
+        """One report cannot be stored: find it, and let neither the others nor the loop suffer."""
+        event(logging.ERROR, "report_refused", "a report was refused: {error}", error=str(error))
+        reports = self._reporting.reports
+        for report in reports.all():
+            # A database that goes away meanwhile ends this, and the rest is reported later.
+            if not self._settle_alone(report):
+                plain = Failure(report.id, "its outcome could not be stored", token=report.token)
+                if not self._settle_alone(plain):
+                    # Nothing can be said of it: its lease runs out, and the claim judges it.
+                    self._holdings.remove(report.id)
+            reports.discard(report)
+
+    def _settle_alone(self, report: Completion | Failure | Release) -> bool:
+        alone = Reports()
+        alone.add(report)
+        try:
+            batch = self._process(alone)
+        except (DataError, IntegrityError):
+            return False
+        self._reporting.settled(alone, batch)
+        return True
