@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
+from time import monotonic
 
 from ..lifecycle import Failure, Release, WorkBatch
 from ..logs import event
@@ -118,14 +119,20 @@ class Reporting:
         """
         Find what the broken transaction had committed all the same, and count it.
 
-        That is what is gone, or waits without a lease.
+        That is what is gone, or waits without a lease. Once the lease was over, somebody else may
+        have claimed and settled it instead, and nobody can tell: then it is said.
         """
+        now = monotonic()
         rows = Message.objects.using(self._using).filter(pk__in=unsure, lease_token__isnull=False)
         done = unsure - set(rows.values_list("pk", flat=True))
         self._tally.lost -= len(done)
         self._tally.completed += sum(item.id in done for item in reports.completions)
         self._tally.failed += sum(item.id in done for item in reports.failures)
         self._tally.released += sum(item.id in done for item in reports.releases)
+        for id in sorted(done):
+            held = self._holdings.get(id)
+            if held is not None and held.until <= now:
+                _say_unsure(held)
         return done
 
     def _tell_breakers(self, handler: Handler, report: Report | Release) -> None:
@@ -156,4 +163,15 @@ def _say_lost(id: int, held: Holding | None) -> None:
         "whoever holds it now settles it",
         name=held.message.name if held else "",
         message_id=id,
+    )
+
+
+def _say_unsure(held: Holding) -> None:
+    event(
+        logging.WARNING,
+        "report_unsure",
+        "the report of message {name} {message_id} broke off, and its lease was over when it was "
+        "repeated: settled by that report, or by somebody else who ran it again",
+        name=held.message.name,
+        message_id=held.message.id,
     )

@@ -132,7 +132,7 @@ def _run(
     write("healed")
     drained = _drain(crew, directory / "journal")
     complaints += crew.stop() + crew.deserters
-    verdict = check(_lines(directory), _remains(crew), max_attempts=MOST_ATTEMPTS)
+    verdict = check(_lines(directory), _remains(crew), max_attempts=MOST_ATTEMPTS, lease=LEASE)
     verdict.violations += complaints + _stranded()
     return verdict, drained
 

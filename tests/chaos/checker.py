@@ -6,6 +6,7 @@ queue's code.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ ATOMIC = "chaos.effect"
 #: Faults that hit only the connection: what was executed is reported over the next one, so they
 #: explain a second start of an atomic handler alone, whose own transaction they broke.
 CONNECTION_ONLY = {"terminate", "cut_before", "cut_after"}
+#: Faults after which a process says nothing any more.
+DEADLY = {"kill", "handler"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Remains:
     queued: Sequence[tuple[int, str]] = ()
     poison: Sequence[tuple[int, str]] = ()
     effects: dict[int, int] = field(default_factory=dict)
-    #: Messages of which a worker said itself that their lease was gone.
+    #: Messages of which a worker said itself that their lease was gone, or that it was over when a
+    #: report that had broken off was repeated.
     leases_lost: frozenset[int] = frozenset()
 
 
@@ -55,9 +59,11 @@ class Verdict:
         )
 
 
-def check(lines: Iterable[Line], remains: Remains, *, max_attempts: int) -> Verdict:
-    """Judge a history; `max_attempts` is the largest number that was in force."""
-    history = _History(list(lines), remains)
+def check(
+    lines: Iterable[Line], remains: Remains, *, max_attempts: int, lease: float = math.inf
+) -> Verdict:
+    """Judge a history; `max_attempts` is the largest in force, `lease` the seconds of a lease."""
+    history = _History(list(lines), remains, lease)
     verdict = Verdict(
         sent=len(history.acked),
         finished=len(history.finished),
@@ -73,8 +79,9 @@ def check(lines: Iterable[Line], remains: Remains, *, max_attempts: int) -> Verd
 
 
 class _History:
-    def __init__(self, lines: list[Line], remains: Remains) -> None:
+    def __init__(self, lines: list[Line], remains: Remains, lease: float) -> None:
         self.remains = remains
+        self.lease = lease
         self.lines = sorted(lines, key=lambda line: line["at"])
         self.starts = self._of("start")
         self.attempted = self._tags("attempted")
@@ -153,6 +160,20 @@ class _History:
             and fault["until"] >= start["at"]
             and (fault["pids"] is None or start["pid"] in fault["pids"])
             and (fault["kind"] not in CONNECTION_ONLY or start["name"] == ATOMIC)
+            for fault in self.faults
+        )
+
+    def was_silenced(self, start: Line, again: Line) -> bool:
+        """
+        Say whether its process died before it could say that the lease was lost.
+
+        That it was lost shows only in the answer to its report, and on a machine with too much to
+        do that can take as long as the lease. Not sooner than a lease after the first start.
+        """
+        return again["at"] - start["at"] >= self.lease and any(
+            fault["kind"] in DEADLY
+            and start["pid"] in fault["pids"]
+            and again["at"] < fault["at"] <= again["at"] + self.lease
             for fault in self.faults
         )
 
@@ -262,5 +283,5 @@ def _unexplained(history: _History) -> list[str]:
         f"unexplained: {before['tag']} was started under fence {before['fence']} and again under "
         f"{again['fence']} though nothing had happened to process {before['pid']}"
         for before, again in history.duplicates()
-        if not history.is_explained(before, again["at"])
+        if not history.is_explained(before, again["at"]) and not history.was_silenced(before, again)
     ]

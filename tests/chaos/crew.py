@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = "tests.chaos.settings"
 #: The last one lives an hour in the future, in another time zone.
 SKEWED = WORKERS - 1
+#: By these a worker says that somebody else may have run what it ran.
+LOST = ("lease_lost", "report_unsure")
 #: The third one is two processes under a supervisor.
 SUPERVISED = WORKERS - 2
 
@@ -81,7 +83,8 @@ class Crew:
 
     def leases_lost(self) -> frozenset[int]:
         logs = [worker for workers in self.workers for worker in workers.all]
-        return frozenset(line["message_id"] for log in logs for line in log.lines("lease_lost"))
+        lines = (line for log in logs for event in LOST for line in log.lines(event))
+        return frozenset(line["message_id"] for line in lines)
 
     def close(self) -> None:
         for workers in self.workers:

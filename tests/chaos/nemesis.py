@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -40,6 +41,9 @@ class Nemesis:
         self._chance = random.Random(f"nemesis {seed}")
         self._steps: list[tuple[float, int, Step]] = []
         self._order = 0
+        # People wait for locks, and who holds them may stand still until a step here wakes it.
+        self._operator = ThreadPoolExecutor(max_workers=1)
+        self._acts: list[Future[None]] = []
 
     def run(self, faults: list[Fault]) -> None:
         begun = time.monotonic()
@@ -51,6 +55,13 @@ class Nemesis:
                 time.sleep(0.01)
                 continue
             heapq.heappop(self._steps)[2]()
+        while not all(act.done() for act in self._acts):
+            self.crew.replace_dead()
+            time.sleep(0.01)
+        self._operator.submit(connection.close)
+        self._operator.shutdown()
+        for act in self._acts:
+            act.result()
 
     def _later(self, at: float, step: Step) -> None:
         self._order += 1
@@ -69,9 +80,12 @@ class Nemesis:
         begun = time.monotonic()
 
         def over() -> None:
+            # Asked before it goes on: who stands still with the lock in hand hits everybody.
+            everybody = pids is None or (fault.kind == "stop" and self.site.is_blocked_by(pids))
             if end is not None:
                 end()
-            known = {"kind": fault.kind, "target": fault.target, "pids": pids}
+            hit = None if everybody else pids
+            known = {"kind": fault.kind, "target": fault.target, "pids": hit}
             write("fault", **known | {"at": begun, "until": time.monotonic()})
 
         self._later(begun + fault.lasts, over)
@@ -137,14 +151,23 @@ class Nemesis:
 
     # To the queue, by people
 
-    def _by_hand(self, work: Step) -> None:
+    def _by_hand(self, work: Step, *, until_done: bool = False) -> None:
         """An operator meets the same faults as everybody, and comes back later."""
-        try:
-            _be_impatient()
-            work()
-        except Error as error:
-            write("refused", error=str(error))
-            connection.close()
+
+        def act() -> None:
+            while True:
+                try:
+                    _be_impatient()
+                    work()
+                    return
+                except Error as error:
+                    write("refused", error=str(error))
+                    connection.close()
+                if not until_done:
+                    return
+                time.sleep(0.5)
+
+        self._acts.append(self._operator.submit(act))
 
     def _policy(self, fault: Fault) -> None:
         changes = {
@@ -158,12 +181,7 @@ class Nemesis:
 
         def go_on() -> None:
             # The one edit that must not get lost: everybody waits for it.
-            try:
-                _be_impatient()
-                set_policy(paused=False)
-            except Error:
-                connection.close()
-                self._later(time.monotonic() + 0.5, go_on)
+            self._by_hand(lambda: set_policy(paused=False), until_done=True)
 
         self._later(time.monotonic() + fault.lasts, go_on)
 
@@ -189,10 +207,7 @@ class Nemesis:
 
 
 def _be_impatient() -> None:
-    """
-    Give up waiting after two seconds: who holds the lock may be a worker that stands still, and the
-    one who would let it go on is waiting here.
-    """
+    """Give up waiting after two seconds: who holds the lock may be a worker that stands still."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SET lock_timeout = '2s'")

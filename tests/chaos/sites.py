@@ -21,6 +21,8 @@ SOCKET = ".s.PGSQL.5432"
 #: As in production: what was acknowledged is on two disks.
 DURABLE = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "16MB"}
 STANDBY = "standby"
+#: The byte that SQLite's writer locks in the shared memory of a file in WAL mode.
+WRITE_LOCK = 120
 
 
 class SQLiteSite:
@@ -29,10 +31,24 @@ class SQLiteSite:
     postgresql = False
 
     def __init__(self, directory: Path) -> None:
-        self._url = f"sqlite:///{directory / 'chaos.sqlite3'}"
+        self._file = directory / "chaos.sqlite3"
 
     def url(self, client: str) -> str:
-        return self._url
+        return f"sqlite:///{self._file}"
+
+    def is_blocked_by(self, pids: list[int]) -> bool:
+        """Say whether one of these processes is inside a transaction: then nobody can write."""
+        # Read from the system: a file opened and closed here would end this process's own locks.
+        shared = self._file.with_name(f"{self._file.name}-shm")
+        if not shared.exists():
+            return False
+        number = shared.stat().st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            kind, pid, place, first = line.split()[-5:-1]
+            held = int(place.rpartition(":")[2]) == number and int(first) == WRITE_LOCK
+            if kind == "WRITE" and held and int(pid) in pids:
+                return True
+        return False
 
 
 class PostgresSite:
@@ -52,6 +68,10 @@ class PostgresSite:
             place.mkdir()
             self.proxies[client] = Proxy(place, self.server.home / SOCKET)
         return f"postgresql://postgres@/postgres?host={self._directory / client}"
+
+    def is_blocked_by(self, pids: list[int]) -> bool:
+        """Rows at most are locked by one who stands still, never everything."""
+        return False
 
     def ask(self, statement: str) -> list[tuple]:
         with psycopg.connect(self.server.url, autocommit=True, connect_timeout=5) as database:

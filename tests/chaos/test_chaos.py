@@ -12,6 +12,7 @@ import pytest
 from .crew import ROOT
 from .plan import EVERYWHERE, OF_THE_SERVER, ON_POSTGRESQL, RECOVERY, plan
 from .producer import orders
+from .sites import SQLiteSite
 
 SEED = 11
 #: Seconds of faults; to start, to heal and to drain takes as long again.
@@ -73,3 +74,28 @@ def test_a_producer_sends_the_same_for_the_same_seed():
     assert some == [next(again) for _ in range(50)]
     assert some != [next(other) for _ in range(50)]
     assert sum(rolled_back for _, rolled_back in some) > 0
+
+
+def test_it_is_known_who_keeps_everybody_from_writing(tmp_path):
+    writer = "import sqlite3, sys; f = sqlite3.connect(sys.argv[1], isolation_level=None)"
+    writer += "; f.execute('PRAGMA journal_mode=WAL'); f.execute('CREATE TABLE t (id)'); {}"
+    writer += "; print('there', flush=True); sys.stdin.read()"
+    blocked = {}
+
+    for name, statement in {"inside": "f.execute('BEGIN IMMEDIATE')", "outside": "0"}.items():
+        place = tmp_path / name
+        place.mkdir()
+        site = SQLiteSite(place)
+        file = site.url("anybody").removeprefix("sqlite:///")
+        with subprocess.Popen(
+            [sys.executable, "-c", writer.format(statement), file],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            blocked[name] = site.is_blocked_by([process.pid])
+            assert not site.is_blocked_by([os.getpid()])
+            process.communicate()
+
+    assert blocked == {"inside": True, "outside": False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -36,8 +37,11 @@ class Story:
     def fault(self, kind: str = "kill", pids: list[int] | None = None) -> Story:
         return self.tell("fault", kind=kind, pids=pids, until=float(len(self.lines)))
 
-    def violations(self, max_attempts: int = 3, **remains: Any) -> list[str]:
-        return check(self.lines, Remains(**remains), max_attempts=max_attempts).violations
+    def violations(
+        self, max_attempts: int = 3, lease: float = math.inf, **remains: Any
+    ) -> list[str]:
+        left = Remains(**remains)
+        return check(self.lines, left, max_attempts=max_attempts, lease=lease).violations
 
 
 def tag(id: int) -> str:
@@ -205,6 +209,33 @@ def test_a_lease_the_worker_itself_gave_up_for_lost_explains_a_second_start(stor
     story.sent(1).done(1, 1).done(1, 2)
 
     assert story.violations(leases_lost=frozenset([1])) == []
+
+
+@pytest.mark.parametrize("kind", ["kill", "handler"])
+def test_a_process_that_died_before_it_could_say_so_explains_a_second_start(
+    story: Story, kind: str
+):
+    # Started at 2 by process 1 and at 4 by process 2; process 1 dies at 6.
+    story.sent(1).done(1, 1).done(1, 2, pid=2).fault(kind, [1])
+
+    assert story.violations(lease=2.0) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "pid", "lease"),
+    [
+        pytest.param("stop", 1, 2.0, id="it lived, and could say so later"),
+        pytest.param("kill", 2, 2.0, id="another one died"),
+        pytest.param("kill", 1, 2.1, id="the lease was not yet over"),
+        pytest.param("kill", 1, 1.9, id="it died so late that it could have said so"),
+    ],
+)
+def test_a_process_that_was_not_silenced_explains_nothing(
+    story: Story, kind: str, pid: int, lease: float
+):
+    story.sent(1).done(1, 1).done(1, 2, pid=2).fault(kind, [pid])
+
+    assert [text[:15] for text in story.violations(lease=lease)] == ["unexplained: m1"]
 
 
 def test_what_an_operator_removed_is_not_lost(story: Story):

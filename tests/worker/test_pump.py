@@ -15,7 +15,7 @@ from django.db import DataError, InternalError, OperationalError
 
 from deadletter import FailureReason, Outgoing, send, send_many
 from deadletter.backoff import Backoff
-from deadletter.lifecycle import Failure, claim, fail, streams
+from deadletter.lifecycle import Failure, claim, complete, fail, streams
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker import exchange, executors, leases, pump, rhythm
 from deadletter.worker.ledger import SLOTS
@@ -349,7 +349,44 @@ def test_a_report_that_was_already_applied_counts_as_done(stepped, handles, monk
     assert (poison.message_id, poison.attempts) == (last, 1)
     assert process.pump.tally.lost == 0
     assert process.pump.tally.completed == 1
+    # Nobody could have claimed them meanwhile, so nothing is in doubt.
     assert "lease" not in caplog.text
+    assert_holds_nothing(process)
+
+
+@pytest.mark.parametrize("by_somebody_else", [True, False])
+def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
+    stepped, handles, clock, monkeypatch, caplog, by_somebody_else
+):
+    handles("job", lambda message: None)
+    id = send("job").pk
+    process = stepped()
+    real = pump.process_batch
+    cut = iter([True])
+
+    def breaks_off(**given):
+        if given["completions"] and next(cut, False):
+            if not by_somebody_else:
+                real(**given)
+            raise OperationalError("server closed the connection unexpectedly")
+        return real(**given)
+
+    monkeypatch.setattr(pump, "process_batch", breaks_off)
+    with pytest.raises(OperationalError):
+        turn_until(process, lambda: False)
+
+    clock.advance(61)
+    [holding] = process._holdings
+    holding.until = time.monotonic() - 1
+    if by_somebody_else:
+        other = claim()
+        complete(other.token, other.ids)
+    turn_until(process, lambda: not len(process._holdings))
+
+    # Both ways leave the same: which it was cannot be known, so it is not passed over in silence.
+    assert rows() == {}
+    assert caplog.text.count(f"the report of message job {id} broke off") == 1
+    assert (process.pump.tally.completed, process.pump.tally.lost) == (1, 0)
     assert_holds_nothing(process)
 
 
