@@ -17,6 +17,8 @@ from deadletter.models import (
     Breaker,
     BulkJob,
     Count,
+    Instance,
+    InstanceEvent,
     Message,
     PoisonRecord,
     Queue,
@@ -28,7 +30,8 @@ from deadletter.operations import PoisonFilter
 #: Text that would do something if it were taken for HTML, a template or a link.
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}javascript:"
 MODELS = (
-    Alert, AuditEntry, Breaker, BulkJob, Count, Message, PoisonRecord, Queue, WorkerProcess
+    Alert, AuditEntry, Breaker, BulkJob, Count, Instance, InstanceEvent, Message, PoisonRecord,
+    Queue, WorkerProcess,
 )  # fmt: skip
 
 
@@ -70,10 +73,23 @@ def hostile_rows(now: Any) -> dict[str, Model]:
             name=HOSTILE, host=HOSTILE, pid=1, version=HOSTILE[:50], queues=[HOSTILE],
             concurrency=1, running=[], started_at=now, seen_at=now,
         ),
+        "instance": _instance(now),
         "breaker": Breaker.objects.create(
             name=HOSTILE, failures=3, error=HOSTILE, opened_at=now, until=now, opened_by=HOSTILE
         ),
     }  # fmt: skip
+
+
+def _instance(now: Any) -> Instance:
+    InstanceEvent.objects.create(
+        instance="17", execution_id=1, at=now, event="failed", name=HOSTILE, data={"why": HOSTILE}
+    )
+    return Instance.objects.create(
+        id="17", name=HOSTILE, version=HOSTILE[:60], queue=HOSTILE, parent=HOSTILE,
+        input={"a": HOSTILE}, state={"b": HOSTILE}, output=HOSTILE,
+        pending={"1": {"name": HOSTILE}},
+        error={"category": "application", "message": HOSTILE}, created_at=now, updated_at=now,
+    )  # fmt: skip
 
 
 def every_page(rows: dict[str, Model]) -> list[str]:

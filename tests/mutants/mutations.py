@@ -195,8 +195,8 @@ def _streams() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/streams.py",
-                    'return [row[0] for row in tx.run_for(streams, "wake")]',
-                    "return []",
+                    'woken = [row[0] for row in tx.run_for(streams, "wake")]',
+                    "woken: list[int] = []",
                 )
             ],
             [f"{STREAMS}::test_whoever_takes_the_head_out_wakes_the_next"],
@@ -316,7 +316,7 @@ def _locks() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/notify.py",
-                "transaction.on_commit(partial(_notify, using), using=using, robust=True)",
+                "transaction.on_commit(lambda: _notify(using), using=using, robust=True)",
                 "_notify(using)",
             )
         ],
