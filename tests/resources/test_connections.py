@@ -18,7 +18,7 @@ pytestmark = pytest.mark.postgresql_only(reason="SQLite has no connections to ru
 MESSAGES = 100
 #: Each of them wants two connections and more; one is the test's own.
 WORKERS = 3
-CONNECTIONS = 5
+CONNECTIONS = 6
 SEND = f"""
 import django
 django.setup()
