@@ -61,10 +61,6 @@ class Server:
 
     def kill(self) -> None:
         """Kill the first process alone: its children notice, each in its own time, and go."""
-        # Standing still it forks no child that would be missing in the list.
-        self._process.send_signal(signal.SIGSTOP)
-        while _state(self._process.pid) not in ("T", "", "Z"):
-            time.sleep(0.001)
         children = self.children()
         self._process.kill()
         self._process.wait(STOP_SECONDS)
@@ -172,13 +168,8 @@ def _start(programs: Path, home: Path, account: dict, settings: dict[str, str]) 
 
 
 def _is_running(pid: int) -> bool:
-    # Z is dead but not buried.
-    return _state(pid) not in ("", "Z")
-
-
-def _state(pid: int) -> str:
-    # What comes behind the name in brackets begins with it.
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2][1:2]
+    # What comes behind the name in brackets begins with the state; Z is dead but not buried.
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2][1:2] not in ("", "Z")
 
 
 def _read(path: str) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from deadletter import handler
-from tests.sample.journal import note, write
+from tests.sample.journal import note
 from tests.sample.models import Effect
+
+from .crashing import die
 
 
 class AsAsked(Exception):
@@ -66,5 +66,4 @@ def crash(message: Any) -> None:
     """Take the process along, for the first `times` attempts."""
     with noted(message) as order:
         if message.attempt <= order["times"]:
-            write("fault", kind="handler", pids=[os.getpid()], until=time.monotonic())
-            os.kill(os.getpid(), signal.SIGKILL)
+            die("handler")

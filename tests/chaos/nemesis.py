@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +21,7 @@ from deadletter.models import PoisonRecord, Queue
 from tests.sample.journal import write
 
 from .crew import Crew
-from .plan import Fault
+from .plan import OF_THE_SERVER, RECOVERY, Fault
 from .sites import PostgresSite, SQLiteSite
 
 #: The attempts a queue allows, from one edit to the next; the largest is what the checker needs.
@@ -44,8 +46,19 @@ class Nemesis:
         # People wait for locks, and who holds them may stand still until a step here wakes it.
         self._operator = ThreadPoolExecutor(max_workers=1)
         self._acts: list[Future[None]] = []
+        self._over = threading.Event()
+        #: When the server may suffer again.
+        self._server_free = 0.0
 
     def run(self, faults: list[Fault]) -> None:
+        try:
+            self._run(faults)
+        finally:
+            self._over.set()
+            self._operator.submit(connection.close)
+            self._operator.shutdown()
+
+    def _run(self, faults: list[Fault]) -> None:
         begun = time.monotonic()
         for fault in faults:
             self._later(begun + fault.at, lambda fault=fault: self._begin(fault))
@@ -58,8 +71,6 @@ class Nemesis:
         while not all(act.done() for act in self._acts):
             self.crew.replace_dead()
             time.sleep(0.01)
-        self._operator.submit(connection.close)
-        self._operator.shutdown()
         for act in self._acts:
             act.result()
 
@@ -68,6 +79,11 @@ class Nemesis:
         heapq.heappush(self._steps, (at, self._order, step))
 
     def _begin(self, fault: Fault) -> None:
+        now = time.monotonic()
+        if fault.kind in OF_THE_SERVER and now < self._server_free:
+            # It took longer to come back than the plan thought; it would be started twice.
+            self._later(min(self._server_free, now + 0.1), lambda: self._begin(fault))
+            return
         self.done += 1
         try:
             getattr(self, f"_{fault.kind}")(fault)
@@ -78,12 +94,16 @@ class Nemesis:
     def _until(self, fault: Fault, end: Step | None = None, *, pids: list[int] | None) -> None:
         """Undo a fault when its time is over, and write it down with both its ends."""
         begun = time.monotonic()
+        if fault.kind in OF_THE_SERVER:
+            self._server_free = math.inf
 
         def over() -> None:
             # Asked before it goes on: who stands still with the lock in hand hits everybody.
             everybody = pids is None or (fault.kind == "stop" and self.site.is_blocked_by(pids))
             if end is not None:
                 end()
+            if fault.kind in OF_THE_SERVER:
+                self._server_free = time.monotonic() + RECOVERY
             hit = None if everybody else pids
             known = {"kind": fault.kind, "target": fault.target, "pids": hit}
             write("fault", **known | {"at": begun, "until": time.monotonic()})
@@ -163,9 +183,8 @@ class Nemesis:
                 except Error as error:
                     write("refused", error=str(error))
                     connection.close()
-                if not until_done:
+                if not until_done or self._over.wait(0.5):
                     return
-                time.sleep(0.5)
 
         self._acts.append(self._operator.submit(act))
 

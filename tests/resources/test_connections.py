@@ -15,8 +15,10 @@ from tests.processes import Workers, wait_until
 
 pytestmark = pytest.mark.postgresql_only(reason="SQLite has no connections to run out of")
 
-MESSAGES = 300
-WORKERS = 5
+MESSAGES = 100
+#: Each of them wants two connections and more; one is the test's own.
+WORKERS = 3
+CONNECTIONS = 6
 SEND = f"""
 import django
 django.setup()
@@ -26,7 +28,8 @@ send_many([Outgoing("sample.work", {{"sleep": 0.01}}) for _ in range({MESSAGES})
 
 
 def test_workers_that_get_no_connection_wait_and_every_message_is_handled(any_workers: Workers):
-    with private_server(max_connections="8", superuser_reserved_connections="0") as server:
+    limits = {"max_connections": str(CONNECTIONS), "superuser_reserved_connections": "0"}
+    with private_server(**limits) as server:
         environment = {**os.environ, "DATABASE_URL": server.url}
         environment |= {"DJANGO_SETTINGS_MODULE": "tests.settings", "LOG_LEVEL": "ERROR"}
         for command in (["manage.py", "migrate", "-v", "0"], ["-c", SEND]):

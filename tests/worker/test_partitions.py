@@ -24,9 +24,9 @@ def starts(site: Site) -> Counter[int]:
 
 
 def test_a_killed_backend_ends_all_sessions_and_the_worker_begins_new_ones(site: Site):
-    ids = site.send("sample.work", {"sleep": 0.005}, 300, attempts=20)
+    ids = site.send("sample.work", {"sleep": 0.005}, 100, attempts=20)
     worker = site.workers.start("--concurrency", 2, "--poll", 0.1)
-    site.workers.wait_for("finish", count=50)
+    site.workers.wait_for("finish", count=20)
 
     [(pid, *_), *_] = site.query(
         "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
