@@ -20,12 +20,14 @@ from deadletter import (
     UnknownQueue,
     cancel,
     instance_status,
+    lifecycle,
     raise_event,
     send,
     start,
     testing,
     wait_for,
 )
+from deadletter.instances import cancelling, flows, take_turn
 from deadletter.lifecycle import sweep
 from deadletter.models import Instance, InstanceEvent, Kind, Message
 
@@ -414,3 +416,22 @@ def test_a_child_of_the_longest_id_has_an_id_too(clock, flow, standing):
     children = Instance.objects.filter(name="child").order_by("parent")
     assert [child.parent[-1] for child in children] == ["a", "b"]
     assert {child.status for child in children} == {"completed"}
+
+
+def test_a_child_started_while_its_parent_was_being_cancelled_is_cancelled_too(
+    clock, flow, monkeypatch
+):
+    flow("child", lambda run, event: None)
+    flow("f", lambda run, event: run.start_child("child", instance="c"))
+    start("f", instance="f")
+    message = lifecycle.claim().messages[0]
+    look = cancelling._streams
+
+    def turn_ends_before_its_stream_is_locked(tx, family):
+        monkeypatch.setattr(cancelling, "_streams", look)
+        take_turn(message, flows.versions("f"))
+        return look(tx, family)
+
+    monkeypatch.setattr(cancelling, "_streams", turn_ends_before_its_stream_is_locked)
+
+    assert cancel("f") == ["f", "c"]
