@@ -104,8 +104,11 @@ def _failure(site: str, request: HttpRequest, found: Instance) -> Failure | None
         error = ErrorDetails.Application(stored.problem or problem)
     record = None
     if found.failed_by is not None:
-        rows = PoisonRecord.objects.using(alias()).filter(message_id=found.failed_by)
-        record = rows.values_list("pk", flat=True).first()
+        by, rows = found.failed_by, PoisonRecord.objects.using(alias())
+        # As what it became in a dead queue it has another id; it is one of its instance's few.
+        moved = rows.filter(instance=error.instance or found.id, source_id=by)
+        ids = rows.filter(message_id=by).values_list("pk", flat=True)
+        record = ids.first() or moved.values_list("pk", flat=True).first()
     may_look = request.user.has_perm("deadletter.view_poisonrecord")
     may_retry = may_look and request.user.has_perm("deadletter.retry_poison")
     return Failure(
@@ -200,7 +203,8 @@ def _poison(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
             {
                 "record": record,
                 "url": link(site, "poisonrecord_change", record.pk) if may_look else "",
-                "failed_it": found.failed_by == record.message_id and not found.is_running,
+                "failed_it": not found.is_running
+                and found.failed_by in (record.message_id, record.source_id),
             }
             for record in records[:LISTED]
         ],

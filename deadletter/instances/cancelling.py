@@ -26,8 +26,8 @@ def cancel(instance: str, why: str = "", *, using: str | None = None) -> list[st
 
 
 def cancelling(tx: Transaction, id: str, why: str) -> list[str]:
-    family = _family(tx, id)
-    _remove_messages(tx, family)
+    family, held = _hold(tx, id)
+    _remove_messages(tx, family, held)
     locked = owners.lock(tx, family)
     if id not in locked or not locked[id].is_running:
         raise InstanceNotRunning(id, locked[id].status if id in locked else None)
@@ -51,10 +51,24 @@ def _family(tx: Transaction, id: str) -> list[str]:
     return family
 
 
-def _remove_messages(tx: Transaction, family: Collection[str]) -> None:
-    """Delete what is not leased, in the order of locks: streams, then rows."""
-    held = _streams(tx, family)
-    tx.run_for(held, "lock_named_streams")
+def _hold(tx: Transaction, id: str) -> tuple[list[str], set[Stream]]:
+    """
+    Lock the streams of an instance and of all that runs below it.
+
+    Looked at again under the locks: a turn that was under way may have started another child,
+    which nobody would cancel. Whose stream is locked takes no turn, so this ends.
+    """
+    family = _family(tx, id)
+    held: set[Stream] = set()
+    while missing := _streams(tx, family) - held:
+        tx.run_for(missing, "lock_named_streams")
+        held |= missing
+        family = _family(tx, id)
+    return family, held
+
+
+def _remove_messages(tx: Transaction, family: Collection[str], held: set[Stream]) -> None:
+    """Delete what is not leased. The streams are locked already; rows come after them."""
     now = tx.time()
     idle = Q(lease_token=None) | Q(available_at=None) | Q(available_at__lte=now)
     rows = Message.objects.using(tx.using).filter(idle, instance__in=list(family))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 from ..conf import get_settings
@@ -12,6 +13,7 @@ from ..durations import Duration, as_timedelta
 from ..exceptions import DeadletterError, MessageRejected
 from ..failures import ErrorDetails, shown
 from ..models import Instance
+from ..models.instance import LONGEST_ID
 from ..payload import accept
 from . import door
 
@@ -135,9 +137,7 @@ class Run:
             Child(
                 activity_id=self._next,
                 name=door.name("name", name),
-                instance=door.instance_id(
-                    instance or f"{self.instance}:{self.execution_id}.{self._next}"
-                ),
+                instance=door.instance_id(instance or self._child_id()),
                 input=door.checked("input", input),
                 version=None if version is None else door.version(version),
                 queue=None if queue is None else door.name("queue", queue),
@@ -175,6 +175,13 @@ class Run:
     @property
     def next_activity_id(self) -> int:
         return self._next
+
+    def _child_id(self) -> str:
+        """Make an id of the parent's own, or of its digest where that leaves no room for more."""
+        place = f":{self.execution_id}.{self._next}"
+        if len(self.instance) + len(place) <= LONGEST_ID:
+            return self.instance + place
+        return sha256(self.instance.encode()).hexdigest() + place
 
     def _add(self, decision: Decision) -> int:
         self._refuse_after_end()

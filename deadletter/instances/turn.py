@@ -115,12 +115,16 @@ class _Turn:
         )
 
     def _why_not(self, instance: Instance) -> str:
-        return owners.why_unwanted(
-            instance,
-            execution_id=self.message.execution_id,
-            activity_id=self.message.activity_id,
-            event=kind_of(self.event),
-        )
+        return owners.why_unwanted(instance, **self._about)
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        """What decides whether an instance still wants this event."""
+        return {
+            "execution_id": self.message.execution_id,
+            "activity_id": self.message.activity_id,
+            "event": kind_of(self.event),
+        }
 
     def _must_wait(self, instance: Instance) -> bool:
         """Whether something was raised before the flow has seen the start of this execution."""
@@ -134,6 +138,9 @@ class _Turn:
         for field in ("state", "input", "inbox"):
             if isinstance(damaged := getattr(instance, field), Damaged):
                 raise Undecodable(f"the {field} of instance {instance.id}: {damaged.problem}")
+        if isinstance(self.event, Started):
+            # The same, unless an operator has edited it before a retry.
+            instance.input = self.event.input
         run = Run(instance, version=version)
         function = self.versions[version].function
         function(run, self.event)
@@ -184,7 +191,7 @@ class _Turn:
         missed = (
             instance.status == InstanceStatus.FAILED
             and instance.failed_by is not None
-            and self.message.execution_id == instance.execution_id
+            and not owners.why_stale(instance, **self._about)
         )
         data: dict[str, Any] = {"why": why, "event": kind_of(self.event)}
         if missed:

@@ -76,6 +76,17 @@ def why_unwanted(
     """Say why an event no longer concerns an instance; empty: it does. `event` is its name."""
     if not instance.is_running:
         return f"the instance has {instance.status}"
+    return why_stale(instance, execution_id=execution_id, activity_id=activity_id, event=event)
+
+
+def why_stale(
+    instance: Instance,
+    *,
+    execution_id: int | None,
+    activity_id: int | None,
+    event: object,
+) -> str:
+    """Say why an event would not concern an instance even if it were running; empty: it would."""
     if event == "raised":
         if instance.first_execution_id <= (execution_id or 0) <= instance.execution_id:
             return ""

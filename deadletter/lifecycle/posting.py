@@ -12,7 +12,7 @@ from django.db import connections
 
 from .. import clock, tracing
 from ..events import Event, as_payload
-from ..models import Instance, Kind
+from ..models import Instance, Kind, Queue
 from .counting import writer
 from .notify import notify_after_commit
 from .storing import announce_sent, store_one
@@ -77,7 +77,7 @@ def post(using: str, letter: Letter) -> int | None:
             "priority": letter.priority,
             "at": None,
             "delay": letter.delay,
-            "expires_in": None,
+            "expires_in": _expires_in(using, letter),
             "queue": letter.queue,
             "instance": letter.instance,
             "execution_id": letter.execution_id,
@@ -93,3 +93,17 @@ def post(using: str, letter: Letter) -> int | None:
         notify_after_commit(using)
     announce_sent(using, letter.queue, [(id, letter.name)], letter.kind.value)
     return id
+
+
+def _expires_in(using: str, letter: Letter) -> timedelta | None:
+    """
+    Count the queue's time for handling from when a message is due, not from when it is sent.
+
+    Nobody chose the time of a timer or a delayed activity with the queue's limit in mind, and one
+    that is longer would die at the moment it is due. None: as the queue says.
+    """
+    if not letter.delay:
+        return None
+    queue = Queue.objects.using(using).filter(name=letter.queue)
+    limit = queue.values_list("expire_timeout", flat=True).first()
+    return None if limit is None else limit + letter.delay

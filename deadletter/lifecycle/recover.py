@@ -245,6 +245,7 @@ _NEEDED = (
     "instance",
     "execution_id",
     "activity_id",
+    "source_id",
 )
 
 

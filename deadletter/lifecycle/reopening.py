@@ -41,14 +41,15 @@ def judge(tx: Transaction, record: PoisonRecord, *, queue: str | None) -> Plan |
     The caller holds the locks of the streams of the instance and of all above it. A retry makes
     undone what the poison did, as long as nothing else has happened to the instance since.
     """
-    if queue not in (None, record.queue) and record.kind != Kind.ACTIVITY:
-        return f"it drives instance {record.instance}, whose messages stay in one queue, in order"
     chain = _chain(tx.using, record.instance or "")
     told = list(_news(tx.using, chain).select_for_update())
     locked = owners.lock(tx, chain)
     owner = locked.get(record.instance or "")
     if owner is None:
         return _no_owner(record)
+    # Its own queue is another one for what was moved to a dead queue.
+    if queue not in (None, record.queue, owner.queue) and record.kind != Kind.ACTIVITY:
+        return f"it drives instance {record.instance}, whose messages stay in one queue, in order"
     return _Judgement(record, locked, told, tx.time()).of(owner)
 
 
@@ -61,6 +62,13 @@ def foresee(record: PoisonRecord, *, using: str, now: datetime) -> Plan | str:
     if owner is None:
         return _no_owner(record)
     return _Judgement(record, known, list(_news(using, chain)), now).of(owner)
+
+
+def has_failed(record: PoisonRecord, instance: Instance) -> bool:
+    """Whether this poison failed the instance, as itself or as what it was before a dead queue."""
+    if instance.status != InstanceStatus.FAILED or instance.failed_by is None:
+        return False
+    return instance.failed_by in (record.message_id, record.source_id)
 
 
 def carry_out(tx: Transaction, plan: Plan, record: PoisonRecord) -> None:
@@ -82,7 +90,8 @@ def carry_out(tx: Transaction, plan: Plan, record: PoisonRecord) -> None:
         )
         note(tx, instance, InstanceLogKind.REOPENED, message_id=record.message_id)
         for line in missed:
-            _send_again(tx, instance, line)
+            if not _is_news_of(record, line):
+                _send_again(tx, instance, line)
 
 
 class _Judgement:
@@ -121,7 +130,7 @@ class _Judgement:
         return self.record.activity_id is None and first <= (self.record.execution_id or 0) <= last
 
     def _reopen(self, instance: Instance) -> Plan | str:
-        if instance.failed_by != self.record.message_id:
+        if not has_failed(self.record, instance):
             return f"instance {instance.id} has failed of something else: {_reason(instance)}"
         self.plan.reopened.append(instance)
         parent = self.locked.get(instance.parent or "")
@@ -130,16 +139,25 @@ class _Judgement:
         return self._judge_parent(instance, parent)
 
     def _judge_parent(self, child: Instance, parent: Instance) -> Plan | str:
+        if self._had_ended(parent, before=child):
+            return self.plan
         whose = f"{parent.id}, the parent of {child.id},"
         if parent.execution_id != child.parent_execution_id:
             return f"{whose} has gone on to execution {parent.execution_id} since"
         if parent.status == InstanceStatus.COMPLETED:
             return f"{whose} has completed without it"
         if parent.status == InstanceStatus.FAILED:
-            if parent.failed_by == self.record.message_id and parent.error == child.error:
+            if has_failed(self.record, parent) and parent.error == child.error:
                 return self._reopen(parent)
             return f"{whose} has failed of something else: {_reason(parent)}"
         return self._withdraw(parent, child.parent_activity_id, child.id) or self.plan
+
+    def _had_ended(self, parent: Instance, *, before: Instance) -> bool:
+        """Whether a parent did not wait for its child: the failure was nothing to it."""
+        if parent.execution_id != before.parent_execution_id or parent.failed_by is not None:
+            return False
+        ends = parent.ended_at, before.ended_at
+        return ends[0] is not None and ends[1] is not None and ends[0] < ends[1]
 
     def _withdraw(self, owner: Instance, activity_id: int | None, what: str) -> str:
         """Take back the news of a failure that its flow has not heard; say if it is too late."""
@@ -193,6 +211,16 @@ def _missed(tx: Transaction, instance: Instance) -> list[InstanceEvent]:
     failed = rows.filter(event=InstanceLogKind.FAILED).values_list("id", flat=True).last() or 0
     late = rows.filter(id__gt=failed, event=InstanceLogKind.IGNORED)
     return [line for line in late if isinstance(line.data, dict) and "missed" in line.data]
+
+
+def _is_news_of(record: PoisonRecord, line: InstanceEvent) -> bool:
+    """Whether a missed event tells of this very death: it died once more, in a dead queue."""
+    return (
+        record.kind == Kind.ACTIVITY
+        and line.instance == record.instance
+        and line.activity_id == record.activity_id
+        and line.data["missed"]["event"] == "activity_failed"
+    )
 
 
 def _send_again(tx: Transaction, instance: Instance, line: InstanceEvent) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import points
-from ..models import StreamPolicy
+from ..models import Kind, StreamPolicy
 from ..sql import Row
 from .transaction import Stream, Transaction
 
@@ -84,8 +84,9 @@ def read(
     found: dict[Stream, tuple[str, int | None, list[Member]]] = {}
     for row in tx.run_for(streams, "read_streams", cap=cap):
         queue_id, stream, policy, halted_at, id, waiting, released, exhausted, expired = row[:9]
-        name, attempts, lost = row[9:]
-        if name in max_attempts:
+        name, attempts, lost, kind = row[9:]
+        # Those are of handlers, and a flow may have the name of one.
+        if name in max_attempts and kind != Kind.ORCHESTRATION:
             exhausted = is_exhausted(attempts, max_attempts[name])
         # What failed in this very call is not claimed again by it: it waits, whatever its delay.
         member = Member(

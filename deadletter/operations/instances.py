@@ -10,7 +10,7 @@ from ..exceptions import InstanceNotRunning
 from ..instances.cancelling import cancelling
 from ..lifecycle import reopening
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, Instance, InstanceEvent, InstanceStatus, PoisonRecord
+from ..models import Act, Instance, InstanceEvent, PoisonRecord
 from . import audit
 from .acting import alias_of
 
@@ -89,11 +89,7 @@ def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
         return Effect(None)
     alias = alias_of(using)
     owner = Instance.objects.using(alias).light().filter(pk=record.instance).first()
-    failed_it = (
-        owner is not None
-        and owner.status == InstanceStatus.FAILED
-        and owner.failed_by == record.message_id
-    )
+    failed_it = owner is not None and reopening.has_failed(record, owner)
     plan = reopening.foresee(record, using=alias, now=clock.now(alias))
     if isinstance(plan, str):
         return Effect(owner, failed_it, refusal=plan)

@@ -130,7 +130,7 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
        COALESCE(m.attempts >= CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END, false)
            AS exhausted,
        COALESCE(m.expires_at <= %(now)s, false) AS expired, m.name, m.attempts,
-       m.lease_token IS NOT NULL AS lost
+       m.lease_token IS NOT NULL AS lost, m.kind
   FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
   JOIN deadletter_queue q ON q.id = s.queue_id
   LEFT JOIN LATERAL (
@@ -138,7 +138,7 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
         WHERE p.halts AND p.queue = q.name AND p.stream = s.stream
         ORDER BY p.message_id LIMIT 1) AS halt ON true
  CROSS JOIN LATERAL (
-       (SELECT id, name, available_at, released_at, attempts, expires_at, lease_token
+       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
           FROM deadletter_message
          WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
            AND (queue_id, stream) <= (s.queue_id, s.stream)
@@ -146,7 +146,7 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
            AND (q.stream_policy <> 'release' OR COALESCE(available_at, '-infinity') <= %(now)s)
          ORDER BY queue_id, stream, id LIMIT %(cap)s)
        UNION
-       (SELECT id, name, available_at, released_at, attempts, expires_at, lease_token
+       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
           FROM deadletter_message
          WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
            AND (queue_id, stream) <= (s.queue_id, s.stream) AND released_at IS NOT NULL

@@ -58,10 +58,10 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
        m.id,
        COALESCE(m.available_at > %(now)s, 0), m.released_at IS NOT NULL,
        COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0), COALESCE(m.expires_at <= %(now)s, 0),
-       m.name, m.attempts, m.lease_token IS NOT NULL
+       m.name, m.attempts, m.lease_token IS NOT NULL, m.kind
   FROM deadletter_queue q
   JOIN (SELECT * FROM (
-               SELECT id, name, available_at, released_at, attempts, expires_at, lease_token
+               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s
                   AND ((SELECT stream_policy FROM deadletter_queue WHERE id = %(queue_id)s)
@@ -70,7 +70,7 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
                 ORDER BY id LIMIT %(cap)s)
          UNION
         SELECT * FROM (
-               SELECT id, name, available_at, released_at, attempts, expires_at, lease_token
+               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND released_at IS NOT NULL
                   AND (available_at IS NULL OR available_at <= %(now)s)

@@ -73,7 +73,8 @@ class Breakers:
         """
         if not self._circuits:
             return None
-        names = {handler.name for handler in run if handler is not None}
+        # A flow has no circuit, though it may have the name of a handler that has one.
+        names = {handler.name for handler in run if handler is not None and handler.circuit}
         with self._lock:
             now = self._time()
             circuits = [circuit for name, circuit in self._circuits.items() if name in names]
@@ -100,7 +101,9 @@ class Breakers:
 
     def cancel_probe(self, handler: Handler | None) -> None:
         """The probe was given back unprocessed: the next message is the probe."""
-        if handler is not None and (circuit := self._circuits.get(handler.name)):
+        if handler is None or handler.circuit is None:
+            return
+        if circuit := self._circuits.get(handler.name):
             circuit.probing = False
 
     def open_names(self) -> list[str]:

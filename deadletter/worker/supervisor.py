@@ -22,7 +22,7 @@ from django.db.utils import Error as DatabaseError
 from .. import points
 from ..lifecycle import Completion, Failure, Release, process_batch
 from ..logs import crash, event
-from ..models import Message
+from ..models import Kind, Message
 from ..status import FailureReason
 from .leases import claimed_under
 from .ledger import Entry, Ledger, Stage
@@ -334,7 +334,9 @@ def _limits(ids: Sequence[int], *, using: str) -> dict[int, dict[str, Any]]:
     own = registry.limits()
     if not own or not ids:
         return {}
-    names = Message.objects.using(using).filter(pk__in=ids, name__in=own)
+    # A flow may have the name of a handler.
+    rows = Message.objects.using(using).exclude(kind=Kind.ORCHESTRATION)
+    names = rows.filter(pk__in=ids, name__in=own)
     return {
         id: {"unlimited": True} if own[name] is None else {"max_attempts": own[name]}
         for id, name in names.values_list("pk", "name")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from deadletter import (
@@ -10,6 +12,7 @@ from deadletter import (
     ChildCompleted,
     ChildFailed,
     Permanent,
+    Raised,
     Started,
     cancel,
     instance_status,
@@ -20,7 +23,7 @@ from deadletter import (
     testing,
 )
 from deadletter.instances import flows, take_turn
-from deadletter.models import PoisonRecord
+from deadletter.models import Message, PoisonRecord
 
 
 def many(run, event):
@@ -339,3 +342,115 @@ def test_a_retry_refused_by_the_queue_reopens_nothing(clock, shop, standing):
 
     assert "does not exist" in next(iter(found.refused.values()))
     assert standing("o")[0] == "failed"
+
+
+def test_an_edited_start_is_the_input_of_its_instance(clock, flow, policy):
+    policy(max_attempts=1)
+
+    def divide(run, event):
+        run.complete(100 / run.input["by"])
+
+    flow("divide", divide)
+    start("divide", instance="d", input={"by": 0})
+    testing.drain()
+
+    operations.retry_poison([record("divide").pk], payload={"event": "started", "input": {"by": 5}})
+    testing.drain()
+
+    assert (instance_status("d").input, instance_status("d").output) == ({"by": 5}, 20)
+
+
+def test_what_was_raised_for_an_earlier_execution_is_not_lost_with_a_failed_one(
+    clock, flow, policy
+):
+    policy(max_attempts=1, stream_policy="release")
+    broken, heard = [True], []
+
+    def again(run, event):
+        match event:
+            case Started(input=None):
+                run.continue_as_new("again")
+            case Started() if broken:
+                raise ValueError("broken")
+            case Raised(name=name):
+                heard.append(name)
+
+    flow("again", again)
+    start("again", instance="a")
+    raise_event("a", "hello")
+    hello = Message.objects.latest("pk")
+    first = lifecycle.claim(limit=1).messages[0]
+    take_turn(first, flows.versions("again"))
+    # What was raised comes after the second start has failed the instance.
+    Message.objects.filter(pk=hello.pk).update(available_at=clock.now + timedelta(seconds=60))
+    testing.drain()
+    assert instance_status("a").status == "failed"
+    clock.advance(60)
+    testing.drain()
+
+    broken.clear()
+    assert retry("again").refused == {}
+    testing.drain()
+
+    assert heard == ["hello"]
+
+
+def test_a_child_is_retried_whose_parent_did_not_wait_for_it(clock, shop, flow, standing):
+    def leave(run, event):
+        run.start_child("many", ["send"], instance="c")
+        run.complete()
+
+    shop.broken = {"send"}
+    flow("leave", leave)
+    start("leave", instance="p")
+    testing.drain()
+    clock.advance(60)
+    testing.drain()
+    assert (standing("p")[0], standing("c")[0]) == ("completed", "failed")
+
+    shop.broken.clear()
+    assert retry("send").refused == {}
+    testing.drain()
+
+    assert standing("c") == ("completed", None)
+
+
+@pytest.mark.parametrize("died_of", ["activity", "event"])
+def test_what_was_moved_to_a_dead_queue_reopens_its_instance_from_there(
+    clock, shop, flow, policy, standing, timeline, died_of
+):
+    broken = [True]
+
+    def once(run, event):
+        if isinstance(event, ActivityCompleted):
+            run.complete("done")
+        elif isinstance(event, Started):
+            if died_of == "event" and broken:
+                raise Permanent("broken")
+            run.call("charge")
+
+    flow("once", once)
+
+    def over(run, event):
+        if isinstance(event, Started):
+            run.start_child("once", instance="o")
+
+    flow("over", over)
+    policy(on_poison="dead_queue", dead_queue=policy("dead"))
+    start("over", instance="top")
+    testing.drain()
+    assert (standing("o")[0], standing("top")[0]) == ("failed", "failed")
+
+    # It dies there once more, by hand; the instance must not be told of that when it goes on.
+    moved = Message.objects.get(queue__name="dead")
+    operations.poison([moved.pk], why="looked at")
+    testing.drain()
+    shop.broken.clear()
+    broken.clear()
+    answer = operations.retry_poison([PoisonRecord.objects.get().pk], queue="default")
+    assert answer.refused == {}
+    testing.drain()
+
+    assert standing("o") == ("completed", None)
+    assert "activity_failed" not in timeline("o")[timeline("o").index("reopened") :]
+    assert "child_completed" in timeline("top")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import transaction
 
@@ -18,12 +20,15 @@ from deadletter import (
     UnknownQueue,
     cancel,
     instance_status,
+    lifecycle,
     raise_event,
     send,
     start,
     testing,
     wait_for,
 )
+from deadletter.instances import cancelling, flows, take_turn
+from deadletter.lifecycle import sweep
 from deadletter.models import Instance, InstanceEvent, Kind, Message
 
 
@@ -371,3 +376,62 @@ def test_an_instance_lives_in_the_database_it_was_started_in(clock, flow):
 
     assert instance_status("o", using="second").output == "rung"
     assert Instance.objects.count() == 0
+
+
+@pytest.mark.parametrize("how", ["timer", "activity"])
+def test_what_is_put_off_longer_than_its_queue_waits_is_still_done(
+    clock, flow, handles, policy, standing, how
+):
+    policy(expire_timeout=timedelta(hours=1))
+    handles("later", lambda message: None)
+
+    def put_off(run, event):
+        if not isinstance(event, Started):
+            run.complete()
+        elif how == "timer":
+            run.timer(7200)
+        else:
+            run.call("later", delay=7200)
+
+    flow("f", put_off)
+    start("f", instance="f")
+    testing.drain()
+    assert Message.objects.get().expires_at == clock.now + timedelta(hours=3)
+
+    clock.advance(7200)
+    sweep()
+    testing.drain()
+
+    assert standing("f") == ("completed", None)
+
+
+def test_a_child_of_the_longest_id_has_an_id_too(clock, flow, standing):
+    flow("child", lambda run, event: run.complete())
+    flow("f", lambda run, event: run.start_child("child") if isinstance(event, Started) else None)
+    for last in "ab":
+        start("f", instance="x" * 190 + last)
+
+    testing.drain()
+
+    children = Instance.objects.filter(name="child").order_by("parent")
+    assert [child.parent[-1] for child in children] == ["a", "b"]
+    assert {child.status for child in children} == {"completed"}
+
+
+def test_a_child_started_while_its_parent_was_being_cancelled_is_cancelled_too(
+    clock, flow, monkeypatch
+):
+    flow("child", lambda run, event: None)
+    flow("f", lambda run, event: run.start_child("child", instance="c"))
+    start("f", instance="f")
+    message = lifecycle.claim().messages[0]
+    look = cancelling._streams
+
+    def turn_ends_before_its_stream_is_locked(tx, family):
+        monkeypatch.setattr(cancelling, "_streams", look)
+        take_turn(message, flows.versions("f"))
+        return look(tx, family)
+
+    monkeypatch.setattr(cancelling, "_streams", turn_ends_before_its_stream_is_locked)
+
+    assert cancel("f") == ["f", "c"]

@@ -8,15 +8,20 @@ from deadletter import (
     ActivityCompleted,
     Started,
     instance_status,
+    lifecycle,
     operations,
     orchestration,
     raise_event,
     start,
     testing,
 )
+from deadletter.backoff import BreakerPolicy
 from deadletter.instances import Flow, Flows, flows, highest
 from deadletter.models import Instance, Message, PoisonRecord
-from deadletter.worker.registry import Registry
+from deadletter.worker.breaker import Breakers
+from deadletter.worker.ledger import Entry, Stage
+from deadletter.worker.registry import Registry, registry
+from deadletter.worker.supervisor import free
 
 
 def says(text):
@@ -193,3 +198,43 @@ def test_what_is_where_is_counted_by_kind(clock, flow, handles, policy):  # A20,
     assert [record.instance for record in operations.list_poison(instance="w")] == ["w"]
     [record] = operations.list_poison(kind="activity")  # A17
     assert (record.execution_id, record.name, record.activity_id) == (1, "charge", 1)
+
+
+def test_the_limit_of_a_handler_is_not_that_of_a_flow_of_the_same_name(clock, flow, handles):
+    handles("both", lambda message: None, max_attempts=1)
+    flow("both", lambda run, event: run.complete("done"))
+    start("both", instance="b")
+    for _ in range(2):  # its worker dies twice; the queue allows 5 attempts
+        assert len(lifecycle.claim(lease=1).messages) == 1
+        clock.advance(2)
+
+    tally = testing.drain()
+
+    assert (tally.completed, tally.poisoned) == (1, 0)
+    assert instance_status("b").output == "done"
+
+
+def test_a_worker_that_died_charges_a_flow_by_the_number_of_its_queue(clock, flow, handles):
+    handles("both", lambda message: None, max_attempts=1)
+    flow("both", lambda run, event: run.complete("done"))
+    start("both", instance="b")
+    batch = lifecycle.claim()
+    running = Entry(batch.messages[0].id, batch.token, Stage.RUNNING)
+
+    free("w", [running], "SIGKILL", using="default")
+
+    assert instance_status("b").status == "running"
+    assert testing.drain().completed == 1
+
+
+def test_the_breaker_of_a_handler_does_not_hold_a_flow_of_the_same_name(db, flow, handles):
+    handles("both", lambda message: None, breaker=BreakerPolicy(failures=1))
+    flow("both", lambda run, event: run.complete("done"))
+    breakers = Breakers(handlers=registry, worker="w", using="default")
+    breakers.report(registry.get("both"), failed=True)
+    assert breakers.hold(registry.get("both")) is not None
+    start("both", instance="b")
+
+    event = registry.find(lifecycle.claim().messages[0])
+
+    assert breakers.hold(event) is None
