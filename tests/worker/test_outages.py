@@ -192,7 +192,7 @@ def test_a_claim_whose_commit_had_an_unknown_fate_charges_nothing_and_does_not_w
     worker = site.workers.start("--poll", 0.1, "--lease", 60)
     worker.wait_ready()
     # Only a claim that found something is cut.
-    proxy.only, proxy.only_answered, proxy.mode = b"SKIP LOCKED", b"cut me", mode
+    proxy.only, proxy.only_answered, proxy.mode = b"EXECUTE deadletter_claim", b"cut me", mode
 
     ids = site.send("sample.work", {"note": "cut me"}, 5, attempts=1)
     wait_until(lambda: drained(site), why=worker.text)
