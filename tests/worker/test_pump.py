@@ -361,7 +361,7 @@ def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
     handles("job", lambda message: None)
     id = send("job").pk
     process = stepped()
-    real = pump.process_batch
+    real = exchange.process_batch
     cut = iter([True])
 
     def breaks_off(**given):
@@ -371,7 +371,7 @@ def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
             raise OperationalError("server closed the connection unexpectedly")
         return real(**given)
 
-    monkeypatch.setattr(pump, "process_batch", breaks_off)
+    monkeypatch.setattr(exchange, "process_batch", breaks_off)
     with pytest.raises(OperationalError):
         turn_until(process, lambda: False)
 
