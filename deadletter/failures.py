@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from types import TracebackType
+from functools import lru_cache
+from itertools import islice
+from types import CodeType, TracebackType
 from typing import Any
 
 from .status import FailureReason
@@ -68,7 +71,7 @@ def describe(error: BaseException) -> Description:
     name = kind.__qualname__ if kind.__module__ == "builtins" else _path(kind)
     text = printable(error)
     try:
-        lines = "".join(traceback.format_exception(error, limit=-50))
+        lines = _formatted(error)
     except BaseException as problem:  # noqa: BLE001 - as above
         lines = f"<no traceback: {type(problem).__name__}>"
     return Description(
@@ -78,6 +81,51 @@ def describe(error: BaseException) -> Description:
         exception=name,
         frame=_top_frame(error.__traceback__),
     )
+
+
+#: Frames of a traceback that are kept: the innermost.
+FRAMES = 50
+
+
+def _formatted(error: BaseException) -> str:
+    """
+    Write what `traceback.format_exception` writes, in a tenth of its time for a plain exception.
+
+    It parses the source of every frame to point at the expression, 1 ms of every failure; a message
+    that fails a thousand times fails at the same places.
+    """
+    places = [(tb.tb_frame.f_code, tb.tb_lasti) for tb in _frames(error.__traceback__)][-FRAMES:]
+    is_chained = error.__cause__ or (error.__context__ and not error.__suppress_context__)
+    is_special = isinstance(error, SyntaxError | BaseExceptionGroup)
+    # A place that comes twice is a recursion, which is written shorter.
+    if is_chained or is_special or not places or len(set(places)) < len(places):
+        return "".join(traceback.format_exception(error, limit=-FRAMES))
+    frames = [_frame(code, instruction) for code, instruction in places]
+    return "".join(
+        ["Traceback (most recent call last):\n", *frames, *traceback.format_exception_only(error)]
+    )
+
+
+def _frames(tb: TracebackType | None) -> Iterator[TracebackType]:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+@lru_cache(maxsize=2048)
+def _frame(code: CodeType, instruction: int) -> str:
+    """Return the lines of one place in the source, as a traceback shows them."""
+    positions = next(islice(code.co_positions(), instruction // 2, None))
+    line, end_line, column, end_column = positions
+    summary = traceback.FrameSummary(
+        code.co_filename,
+        line,
+        code.co_name,
+        end_lineno=end_line,
+        colno=column,
+        end_colno=end_column,
+    )
+    return "".join(traceback.StackSummary.from_list([summary]).format())
 
 
 def fingerprint(name: str, cause: str, frame: str = "") -> str:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import traceback
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +16,7 @@ from deadletter.failures import (
     FailedDeserialization,
     Orchestration,
     Plain,
+    _formatted,
     describe,
     fingerprint,
     printable,
@@ -140,3 +145,66 @@ def test_poison_is_never_retryable(attempts: int, limit: int | None, last: str |
 
     assert error.category == "poison"
     assert error.is_retryable is False
+
+
+def _raised(call: Callable[[], object]) -> BaseException:
+    try:
+        call()
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def _plain() -> None:
+    {}["missing"] + len("a" * 3)
+
+
+def _chained() -> None:
+    try:
+        _plain()
+    except KeyError as error:
+        raise ValueError("two\nlines") from error
+
+
+def _in_a_handler() -> None:
+    try:
+        _plain()
+    except KeyError:
+        raise RuntimeError from None
+
+
+def _noted() -> None:
+    error = OSError(2, "gone")
+    error.add_note("seen twice")
+    raise error
+
+
+def _recursive(depth: int = 100) -> None:
+    if not depth:
+        raise ValueError("deep")
+    _recursive(depth - 1)
+
+
+def _grouped() -> None:
+    raise ExceptionGroup("several", [ValueError(1), _raised(_plain)])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        _plain,
+        _chained,
+        _in_a_handler,
+        _noted,
+        _recursive,
+        _grouped,
+        lambda: compile("a b", "<text>", "exec"),
+        lambda: json.loads("{"),
+        lambda: exec(compile("1 / 0", "<nowhere>", "exec")),
+    ],
+)
+def test_a_traceback_reads_as_python_writes_it(call):
+    error = _raised(call)
+
+    for _ in range(2):  # what was kept of the first is used for the second
+        assert _formatted(error) == "".join(traceback.format_exception(error, limit=-50))
