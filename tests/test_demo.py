@@ -93,6 +93,7 @@ def test_a_visitor_signs_in_sees_poison_and_leaves_nothing_behind(demo: Demo):
     exit_code = demo.stop(signal.SIGINT)
 
     assert 'href="/admin/deadletter/poisonrecord/"' in home
+    assert 'href="/admin/deadletter/instance/"' in home
     assert "body" in style
     assert "Log out" in page
     assert "demo.refuse" in poison
