@@ -132,6 +132,8 @@ class Completion(NamedTuple):
     token: str | None = None
     #: How long its handler took, for the counters.
     seconds: float | None = None
+    #: The message itself, where the caller has it: then less has to be asked.
+    message: Claimed | None = None
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def _for_postgresql(value: Any) -> Any:
         return value
     text = ",".join(value)
     # Only what needs no quotes, and does not say NULL: anything else is left to the driver.
-    is_bare = "".join(value).isalnum() and all(value) and text.isascii()
+    is_bare = "".join(value).replace("-", "").isalnum() and all(value) and text.isascii()
     return "{" + text + "}" if is_bare and "null" not in text.lower() else value
 
 

@@ -145,12 +145,9 @@ SELECT 'streamed', m.id, NULL, NULL, NULL
 
 -- complete_streamed --
 DELETE FROM deadletter_message
- WHERE id IN (SELECT m.id FROM deadletter_message m
-                JOIN (SELECT i.value AS id,
-                             json_extract(%(tokens)s, '$[' || i.key || ']') AS token
-                        FROM json_each(%(ids)s) i) s
-                  ON s.id = m.id
-               WHERE m.lease_token = s.token AND m.available_at > %(now)s)
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s AND stream IS NOT NULL
 RETURNING id, queue_id, name, kind, queue_id, stream;
 
 -- lock_streams --

@@ -107,7 +107,7 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
     seconds = monotonic() - message.started
     if handler.atomic:
         return Settled(message.id, seconds)
-    return Completion(message.id, Status.PUBLISHED, message.token, seconds)
+    return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
 
 
 def admit(message: Claimed, handlers: Registry) -> Handler | Failure:

@@ -22,6 +22,7 @@ from .. import points, tracing
 from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
+from ..status import Status
 from .crew import Crew, Member, Run
 from .executor import Overtaken, Report, TookTooLong, admit, execute, failure, finish, is_activity
 from .holding import Holding, Holdings
@@ -265,7 +266,7 @@ class _Loop:
         if is_activity(message):
             return await sync_to_async(self._finish)(holding, handler, result)
         seconds = monotonic() - message.started
-        return Completion(message.id, token=message.token, seconds=seconds)
+        return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
 
     def _finish(self, holding: Holding, handler: Handler, result: Any) -> Report:
         """Tell the flow of an activity, in the thread of the ORM."""

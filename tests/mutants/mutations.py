@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from .mutation import Database, Edit, Mutation, python, sql
 
 SETTLE = "tests/lifecycle/test_settle.py"
+FINISH = "tests/lifecycle/test_finishing.py"
 CLAIM = "tests/lifecycle/test_claim.py"
 THRESHOLD = "tests/lifecycle/test_threshold.py"
 STREAMS = "tests/lifecycle/test_stream_claims.py"
@@ -24,6 +25,12 @@ REPORTS = {
 }
 #: How a statement says that the lease is the caller's, and that it is not over.
 TOKEN = {"sqlite": "lease_token = {0}.token", "postgresql": "m.lease_token = {0}.token"}
+#: The same in statements that compare token and id at once.
+PAIRED = ("complete_plain", "complete_streamed")
+PAIR = {
+    "sqlite": "lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))",
+    "postgresql": "m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])",
+}
 LIVE = {
     "sqlite": "available_at > %(now)s",
     "postgresql": "COALESCE(m.available_at, '-infinity') > %(now)s",
@@ -70,16 +77,31 @@ def _guards() -> Iterator[Mutation]:
             ],
             [f"{SETTLE}::test_a_lease_somebody_else_took_over_settles_nothing"],
         )
+    for what, edit, test in (
+        (
+            "without their tokens",
+            _without_token,
+            "test_tokens_of_the_same_report_do_not_stand_for_each_other",
+        ),
+        ("under a lease that is over", _without_end, "test_a_lease_that_is_over_settles_nothing"),
+    ):
+        yield Mutation(
+            f"finish known messages {what}",
+            "postgresql",
+            [edit("postgresql", statement) for statement in PAIRED],
+            [f"{FINISH}::{test}"],
+        )
 
 
 def _without_token(on: Database, statement: str) -> Edit:
+    if statement in PAIRED:
+        return sql(on, statement, PAIR[on], _true(on))
     return sql(on, statement, TOKEN[on].format("r" if statement == "fail" else "s"), _true(on))
 
 
 def _without_end(on: Database, statement: str) -> Edit:
     # A name in front of the column is part of it, where there is one.
-    name = "m." if on == "sqlite" and statement in ("complete", "complete_streamed") else ""
-    name = "m." if on == "sqlite" and statement == "read_leased" else name
+    name = "m." if on == "sqlite" and statement in ("complete", "read_leased") else ""
     return sql(on, statement, name + LIVE[on], "1 = 1")
 
 
@@ -285,6 +307,31 @@ def _locks() -> Iterator[Mutation]:
                 "complete",
                 "SELECT pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text",
                 "SELECT 'streamed'",
+            )
+        ],
+        [f"{RACES}/test_wakeups.py"],
+    )
+    yield Mutation(
+        "count the times of messages that were lost",
+        "postgresql",
+        [
+            sql(
+                "postgresql",
+                "complete_plain",
+                "AND (SELECT one FROM every)\n             GROUP",
+                "GROUP",
+            )
+        ],
+        [f"{FINISH}::test_what_is_not_the_callers_any_more_is_neither_deleted_nor_counted"],
+    )
+    yield Mutation(
+        "finish without the stream's lock",
+        "postgresql",
+        [
+            python(
+                "lifecycle/settle.py",
+                "        streams.lock(tx, [item.id for item in streamed])\n",
+                "        pass\n",
             )
         ],
         [f"{RACES}/test_wakeups.py"],

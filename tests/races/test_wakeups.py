@@ -13,8 +13,17 @@ from typing import Any
 
 import pytest
 
-from deadletter import operations, send
-from deadletter.lifecycle import Failure, claim, complete, fail, release, sweep
+from deadletter import Status, operations, send
+from deadletter.lifecycle import (
+    Completion,
+    Failure,
+    claim,
+    complete,
+    fail,
+    process_batch,
+    release,
+    sweep,
+)
 from deadletter.models import Message, PoisonRecord, StreamPolicy
 from deadletter.testing import frozen_clock
 
@@ -47,8 +56,14 @@ def halted(head, clock):
     fail(batch.token, [Failure(head.id, permanent=True)])
 
 
+def finish(messages):
+    done = [Completion(item.id, Status.PUBLISHED, item.token, None, item) for item in messages]
+    process_batch(worker="w", completions=done)
+
+
 SCENES = {
     "completed": Scene("strict", leased, lambda batch, head: complete(batch.token, [head.id])),
+    "finished by a worker": Scene("strict", leased, lambda batch, _: finish(batch.messages)),
     "given back": Scene("strict", leased, lambda batch, head: release(batch.token, [head.id])),
     "failed, and others may pass": Scene(
         "release", leased, lambda batch, head: fail(batch.token, [Failure(head.id, delay=3600)])
