@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ def printable(text: object, *, limit: int = ERROR_LIMIT) -> str:
         text = str(text)
     except BaseException as error:  # noqa: BLE001 - any class may raise anything here
         text = f"<unprintable {type(error).__name__}>"
+    if len(text) <= limit and _PLAIN.fullmatch(text):
+        return text
     head = text[: limit + 1]  # a character has one byte at least: no need to encode 50 MB
     clean = head.encode("utf-8", "replace").decode("utf-8").translate(_UNPRINTABLE)
     data = clean.encode()
@@ -50,6 +53,8 @@ def shown(value: object) -> str:
 
 
 _CUT = "[…]"
+#: Almost all text: ASCII, so a byte for a character, and nothing to replace.
+_PLAIN = re.compile(r"[\t\n -~]*")
 #: Control characters other than tab and newline, as the replacement character.
 _UNPRINTABLE = dict.fromkeys((*range(32), *range(127, 160)), "�")
 del _UNPRINTABLE[ord("\t")], _UNPRINTABLE[ord("\n")]

@@ -26,8 +26,8 @@ KEPT = 4_096
 def event(level: int, kind: str, text: str, /, **fields: Any) -> None:
     """Log `text`, filled with the fields, as an event of this kind."""
     if logger.isEnabledFor(level):
-        shown = {key: _shown(value) for key, value in fields.items()}
         kept = {key: _kept(value) for key, value in fields.items()}
+        shown = {key: _shown(value, fields[key]) for key, value in kept.items()}
         extra = {"event": kind, "fields": kept | tracing.ids()}
         logger.log(level, text.format(**shown), extra=extra)
 
@@ -41,11 +41,15 @@ def crash(kind: str, text: str, error: BaseException, /, **fields: Any) -> None:
 
 def one_line(text: str) -> str:
     """Let no text look like a second line, or turn, hide or colour the rest of its own."""
+    if text.isascii() and text.isprintable():
+        return text
     return text.replace("\n", " ⏎ ").replace("\t", " ").translate(_TURNING)
 
 
-def _shown(value: object) -> object:
-    return value if _is_plain(value) else one_line(printable(value, limit=SHOWN))
+def _shown(kept: object, value: object) -> object:
+    if not isinstance(kept, str):
+        return kept
+    return one_line(kept if len(kept) <= SHOWN // 4 else printable(value, limit=SHOWN))
 
 
 def _kept(value: object) -> object:
