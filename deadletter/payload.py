@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from .exceptions import PayloadRejected, Undecodable
@@ -22,7 +23,25 @@ _LEAVES = frozenset((float, bool, type(None)))
 
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_encode = _encoder.encode
+
+
+def _flat_encoder() -> Callable[[Any], str]:
+    """
+    Return what encodes a value without containers inside.
+
+    `encode` makes this anew for every value, to note what it has passed; a flat one has no cycles.
+    """
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    text = json.encoder.encode_basestring
+    if make is None:  # Python without its modules in C
+        return _encode
+    chunks = make(None, _encoder.default, text, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encode_flat = _flat_encoder()
 
 
 def accept(
@@ -68,7 +87,7 @@ def _simple(value: Any, limit: int) -> str | None:
         if type(key) is not str or len(key) > _SHORT:
             return None
     try:
-        text = _encode(value)
+        text = _encode_flat(value)
         size = len(text.encode())
     except ValueError:  # NaN, or a lone surrogate
         return None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
@@ -25,8 +24,7 @@ _NOTHING = timedelta(0)
 _MESSAGE = Kind.MESSAGE.value
 
 
-@dataclass(frozen=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """One message for `send_many`; the same fields as `send`."""
 
     name: str
@@ -64,7 +62,8 @@ def send(
     if (trace := tracing.context()) is not None:
         headers = tracing.joined(headers, trace)
     item = Outgoing(name, payload, stream, delay, at, expires_in, key, priority, headers)
-    values = _checked(item) | {"queue": _name("queue", queue)}
+    limit = get_settings().payload_limit
+    values = _checked(item, limit) | {"queue": _name("queue", queue)}
     alias = using or router.db_for_write(Message)
     connection = connections[alias]
     params = values | {"now": clock.transaction_time(connection), "writer": writer(connection)}
@@ -93,7 +92,8 @@ def send_many(
     """
     _name("queue", queue)
     trace = tracing.context()
-    rows = [_checked(message, trace) for message in messages]
+    limit = get_settings().payload_limit
+    rows = [_checked(message, limit, trace) for message in messages]
     alias = using or router.db_for_write(Message)
     with transaction.atomic(using=alias):
         storing = Storing(alias, lambda: _queue(queue, alias))
@@ -108,25 +108,26 @@ asend = sync_to_async(send)
 asend_many = sync_to_async(send_many)
 
 
-def _checked(item: Outgoing, trace: Mapping[str, str] | None = None) -> dict[str, Any]:
+def _checked(item: Outgoing, limit: int, trace: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Refuse bad input at the door, naming the field; what passes, both databases can store."""
-    if item.delay is not None and item.at is not None:
+    name, payload, stream, delay, at, expires_in, key, priority, headers = item
+    if delay is not None and at is not None:
         raise MessageRejected("at", "give either delay or at, not both")
-    limit = get_settings().payload_limit
-    headers = item.headers if trace is None else tracing.joined(item.headers, trace)
+    if trace is not None:
+        headers = tracing.joined(headers, trace)
     return {
-        "name": _name("name", item.name),
+        "name": _name("name", name),
         "kind": _MESSAGE,
-        "payload": accept(item.payload, limit=limit),
-        "headers": _headers(headers, limit),
-        "stream": _label("stream", item.stream),
-        "key": _label("key", item.key),
-        "priority": _priority(item.priority),
-        "at": _moment(item.at),
-        "delay": _NOTHING if item.delay is None else _duration("delay", item.delay),
+        "payload": accept(payload, limit=limit),
+        "headers": None if headers is None else _headers(headers, limit),
+        "stream": None if stream is None else _label("stream", stream),
+        "key": None if key is None else _label("key", key),
+        "priority": _priority(priority),
+        "at": None if at is None else _moment(at),
+        "delay": _NOTHING if delay is None else _duration("delay", delay),
         "expires_in": None
-        if item.expires_in is None
-        else _duration("expires_in", item.expires_in, at_least=timedelta(microseconds=1)),
+        if expires_in is None
+        else _duration("expires_in", expires_in, at_least=timedelta(microseconds=1)),
     }
 
 
@@ -140,10 +141,8 @@ def _name(field: str, value: object) -> str:
     )
 
 
-def _label(field: str, value: object) -> str | None:
+def _label(field: str, value: object) -> str:
     """Streams and keys come from data: any printable text will do."""
-    if value is None:
-        return None
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
         raise MessageRejected(field, f"expected 1 to 200 characters of text, got {shown(value)}")
     if not value.isprintable():
@@ -153,9 +152,7 @@ def _label(field: str, value: object) -> str | None:
     return value
 
 
-def _headers(value: object, limit: int) -> str | None:
-    if value is None:
-        return None
+def _headers(value: object, limit: int) -> str:
     if not isinstance(value, Mapping):
         raise PayloadRejected("headers", f"expected a dict, got {type(value).__name__}")
     return accept(dict(value), field="headers", limit=limit)
@@ -167,9 +164,7 @@ def _priority(value: object) -> int:
     return value
 
 
-def _moment(value: object) -> datetime | None:
-    if value is None:
-        return None
+def _moment(value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise MessageRejected("at", f"expected a datetime with a time zone, got {shown(value)}")
     try:

@@ -22,6 +22,8 @@ Columns = dict[str, Any]
 CHUNK = 5_000
 #: And characters of their payloads.
 CHUNK_SIZE = 4_000_000
+#: Messages sent to the server at a time.
+PIECE = 500
 
 #: Columns that only instances fill.
 _UNUSED: Columns = {"instance": None, "execution_id": None, "activity_id": None}
@@ -94,14 +96,17 @@ class Storing:
         """The fastest way in: ids are drawn first, in order, and nothing can be in the way."""
         ids = [row[0] for row in sql.run(self.connection, "draw_ids", {"count": len(rows)})]
         lines = _Lines(self.queue, self.now or clock.transaction_start(self.connection))
-        text = "".join([lines.line(id, row) for id, row in zip(ids, rows, strict=True)])
+        numbered = list(zip(ids, rows, strict=True))
         with (
             self.connection.wrap_database_errors,
             self.connection.cursor() as cursor,
             cursor.copy(_COPY) as copy,
         ):
-            copy.write(text)
-        self._sent(zip(ids, rows, strict=True))
+            # In pieces: the server takes one in while the next one is written.
+            for start in range(0, len(numbered), PIECE):
+                piece = numbered[start : start + PIECE]
+                copy.write("".join([lines.line(id, row) for id, row in piece]))
+        self._sent(numbered)
         return ids
 
     def _by_insert(self, rows: Sequence[Columns]) -> list[int]:
