@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, signals, sql
 from ..models import Kind, Message, Queue
+from ..sql import kept
 from .announce import announce
 from .counting import Counts, Subject, writer
 
@@ -37,7 +38,9 @@ _NULL = "\\N"
 def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
     """Store one message, if its queue exists and its key is free, and count it with it."""
     params = _UNUSED | row
-    if connection.vendor != "sqlite" or params["writer"] is None:
+    if connection.vendor != "sqlite":
+        return _store_kept(connection, params)
+    if params["writer"] is None:
         return sql.run(connection, "enqueue", params)
     with transaction.atomic(using=connection.alias, savepoint=False):
         rows = sql.run(connection, "enqueue", params)
@@ -46,6 +49,17 @@ def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
             counts.add(Subject(params["queue"], params["name"], params["kind"]), "sent")
             counts.write(connection, params["now"])
     return rows
+
+
+def _store_kept(connection: BaseDatabaseWrapper, params: Columns) -> list[sql.Row]:
+    """Use the statement as the server keeps it, where a failure of that undoes nothing else."""
+    try:
+        return sql.run(connection, "enqueue", params, keep=connection.get_autocommit())
+    except DatabaseError as error:
+        if not (connection.get_autocommit() and kept.is_stale(error.__cause__)):
+            raise
+        kept.give_up(connection)
+        return sql.run(connection, "enqueue", params)
 
 
 def announce_sent(

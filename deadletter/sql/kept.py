@@ -1,9 +1,10 @@
 """
-Which statements does the server keep planned? The claim, in PostgreSQL alone.
+Which statements does the server keep planned? The claim and the insert, in PostgreSQL alone.
 
-Planning the claim takes longer than claiming one message. A statement is prepared once for each
-connection, under a name made of its own text: behind a pooler that hands sessions around, a name
-stands for the same text whoever prepared it, or for nothing, and then the plain text is used.
+Planning one of them takes longer than executing it for one message. A statement is prepared once
+for each connection that repeats it, under a name made of its own text: behind a pooler that hands
+sessions around, a name stands for the same text whoever prepared it, or for nothing, and then the
+plain text is used.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from weakref import WeakKeyDictionary
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-#: Worth keeping: a worker runs it all day. Not those that join arrays: planned without knowing how
-#: long these are, 500 messages were compared with each other, one by one.
-NAMES = frozenset(("claim",))
+#: Worth keeping, from which use on of a connection: a worker claims all day, but many a request
+#: sends one message and is gone. Not those that join arrays: planned without knowing how long these
+#: are, 500 messages were compared with each other, one by one.
+NAMES = {"claim": 1, "enqueue": 5}
 #: SQLSTATEs of a prepared statement that is gone, or whose tables were altered.
 STALE = frozenset(("26000", "0A000"))
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
-#: By connection of the driver: the names prepared there, or None where that does not work.
-_prepared: WeakKeyDictionary[Any, set[str] | None] = WeakKeyDictionary()
+#: By connection of the driver: how often each was used there, or None where keeping does not work.
+_used: WeakKeyDictionary[Any, dict[str, int] | None] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,20 @@ def ready(connection: BaseDatabaseWrapper, cursor: Any, name: str, text: str) ->
     """Return what to execute: the prepared statement, or the text where that cannot be."""
     if connection.settings_dict["OPTIONS"].get("server_side_binding"):
         return text  # EXECUTE takes no parameters of the protocol
-    prepared = _prepared.setdefault(connection.connection, set())
-    if prepared is None:
+    used = _used.setdefault(connection.connection, {})
+    if used is None:
         return text
     statement = kept(name, text)
-    if statement.name not in prepared:
+    times = used[name] = used.get(name, 0) + 1
+    if times < NAMES[name]:
+        return text
+    if times == NAMES[name]:
         # A pooler may have given us a session that has it already.
         cursor.execute(
             "SELECT 1 FROM pg_prepared_statements WHERE name = %(name)s", {"name": statement.name}
         )
         if cursor.fetchone() is None:
             cursor.execute(statement.prepare)
-        prepared.add(statement.name)
     return statement.execute
 
 
@@ -74,4 +78,4 @@ def is_stale(error: BaseException | None) -> bool:
 def give_up(connection: BaseDatabaseWrapper) -> None:
     """Use plain text on this connection from now on."""
     if connection.connection is not None:
-        _prepared[connection.connection] = None
+        _used[connection.connection] = None

@@ -1,4 +1,4 @@
-"""The claim is planned once for each connection, and a plan that is gone costs nobody anything."""
+"""What is repeated is planned once for each connection; a plan that is gone costs nobody."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from django.db import connection, transaction
 
 from deadletter import send
 from deadletter.lifecycle import claim, complete
+from deadletter.models import Count, Message
 from deadletter.sql import kept, statements
 
 pytestmark = [
@@ -23,10 +24,10 @@ def fresh():
     connection.close()
 
 
-def prepared() -> list[str]:
+def prepared(what: str = "claim") -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT name FROM pg_prepared_statements WHERE name LIKE 'deadletter_claim_%'"
+            "SELECT name FROM pg_prepared_statements WHERE name LIKE %s", [f"deadletter_{what}_%"]
         )
         return [name for (name,) in cursor.fetchall()]
 
@@ -67,7 +68,7 @@ def test_a_plan_that_is_gone_is_replaced_by_the_text(event):
 def test_a_session_that_knows_the_statement_already_is_no_obstacle():
     send("job")
     assert take_one() == 1
-    kept._prepared.clear()  # as after a pooler has handed us a session of somebody else
+    kept._used.clear()  # as after a pooler has handed us a session of somebody else
     send("job")
 
     assert take_one() == 1
@@ -92,6 +93,44 @@ def test_inside_somebody_elses_transaction_nothing_is_prepared():
         claim(worker="w")
 
     assert prepared() == []
+
+
+def test_sending_is_prepared_for_who_sends_often():
+    for _ in range(4):
+        send("job", {"n": 1})
+    assert prepared("enqueue") == []
+
+    ids = [send("job", {"n": n}, stream="s", priority=2).id for n in range(3)]
+
+    assert len(prepared("enqueue")) == 1
+    stored = Message.objects.filter(id__in=ids).order_by("id")
+    assert [(row.payload, row.stream, row.priority) for row in stored] == [
+        ({"n": n}, "s", 2) for n in range(3)
+    ]
+    assert Count.objects.get().sent == 7
+
+
+@pytest.mark.parametrize("event", ["DEALLOCATE ALL", "DISCARD ALL"])
+def test_a_sender_whose_plan_is_gone_sends_all_the_same(event):
+    for _ in range(5):
+        send("job")
+    run(event)
+
+    assert send("job").id
+    assert send("job").id
+
+    assert Message.objects.count() == 7
+    assert Count.objects.get().sent == 7
+    assert prepared("enqueue") == []
+
+
+def test_inside_a_transaction_a_sender_uses_the_text():
+    with transaction.atomic():
+        for _ in range(7):
+            send("job")
+
+    assert prepared("enqueue") == []
+    assert Message.objects.count() == 7
 
 
 def test_bindings_by_the_server_leave_the_text_alone(monkeypatch):
