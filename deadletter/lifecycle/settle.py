@@ -183,6 +183,7 @@ def _finish(tx: Transaction, finished: Sequence[Completion]) -> Iterable[int]:
         streams.lock(tx, [item.id for item in streamed])
     if plain:
         gone += _finish_plain(tx, plain)
+    points.reach("complete.deleted")
     if streamed:
         gone += _finish_streamed(tx, streamed)
     return gone
@@ -214,7 +215,6 @@ def _finish_plain(tx: Transaction, finished: Sequence[Completion]) -> Sequence[i
         writer=writer(tx.connection),
         named=completions_are_heard(),
     )
-    points.reach("complete.deleted")
     if rows and rows[0][0] == "all":
         return ids
     gone = [row[1:5] for row in rows]
