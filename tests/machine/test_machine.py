@@ -32,6 +32,7 @@ from deadletter.backoff import Backoff
 from deadletter.exceptions import Undecodable
 from deadletter.lifecycle import (
     Batch,
+    Claimed,
     ClaimRequest,
     Completed,
     Completion,
@@ -69,6 +70,7 @@ class Held:
     token: str
     ids: list[int]
     worker: str
+    messages: dict[int, Claimed]
 
 
 class Machine(RuleBasedStateMachine):
@@ -245,7 +247,9 @@ class Machine(RuleBasedStateMachine):
         model.check_order(batch.ids, failed)
         self.check_adjacent(batch)
         if batch.ids:
-            self.held.append(Held(batch.token, list(batch.ids), "w"))
+            self.held.append(
+                Held(batch.token, list(batch.ids), "w", dict(zip(batch.ids, batch, strict=True)))
+            )
         if len(batch.ids) < limit:
             left = [
                 row
@@ -391,10 +395,13 @@ class Machine(RuleBasedStateMachine):
         delay=delays,
         limit=st.integers(0, 6),
         queues=st.sampled_from([["work"], ["work", "dead"]]),
+        known=st.booleans(),
     )
     @precondition(lambda self: self.held)
-    def process_batch(self, which, choices, delay, limit, queues) -> None:
+    def process_batch(self, which, choices, delay, limit, queues, known) -> None:
         held = self.one(self.held, which)
+        # Who has the messages has them finished by other statements, to the same end.
+        messages = held.messages if known else {}
         plan = dict(zip(held.ids, choices, strict=False))
         failures = [Failure(id, error="x", delay=delay) for id, c in plan.items() if c == "f"]
         by_id = {failure.id: failure for failure in failures}
@@ -405,7 +412,9 @@ class Machine(RuleBasedStateMachine):
             worker="w",
             token=held.token,
             completions=[
-                Completion(id, Status.PUBLISHED if choice == "c" else Status(0))
+                Completion(
+                    id, Status.PUBLISHED if choice == "c" else Status(0), message=messages.get(id)
+                )
                 for id, choice in plan.items()
                 if choice in "cb"
             ],
