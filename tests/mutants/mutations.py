@@ -455,7 +455,7 @@ def _rest() -> Iterator[Mutation]:
                 "if not left or not _passes(error):",
             )
         ],
-        [f"{RACES}/test_settles.py"],
+        ["tests/lifecycle/test_transaction.py"],
     )
     yield Mutation(
         "store error text as it comes",
