@@ -110,6 +110,8 @@ asend_many = sync_to_async(send_many)
 
 def _checked(item: Outgoing, limit: int, trace: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Refuse bad input at the door, naming the field; what passes, both databases can store."""
+    if not isinstance(item, Outgoing):
+        raise MessageRejected("messages", f"expected an Outgoing for each, got {shown(item)}")
     name, payload, stream, delay, at, expires_in, key, priority, headers = item
     if delay is not None and at is not None:
         raise MessageRejected("at", "give either delay or at, not both")

@@ -66,6 +66,13 @@ def test_one_bad_message_stores_none(clock, counts):
     assert counts() == {}
 
 
+@pytest.mark.parametrize("what", ["ninechars", ("mail", {}), {"name": "mail"}, None])
+def test_what_is_no_outgoing_is_refused(clock, counts, what):
+    with pytest.raises(MessageRejected, match="messages: expected an Outgoing"):
+        send_many([Outgoing("mail"), what])
+    assert counts() == {}
+
+
 def test_many_messages_join_the_callers_transaction(clock, counts):
     with transaction.atomic():
         send_many([Outgoing("mail") for _ in range(3)])
