@@ -61,6 +61,15 @@ def process_batch(
             taken = take(tx, claim, worker=worker, exclude=waiting)
         lost = sorted(ids - outcomes.keys())
         took = monotonic() - started
-        return WorkBatch(taken.token, taken.messages, taken.dead, taken.more, outcomes, lost, took)
+        return WorkBatch(
+            taken.token,
+            taken.messages,
+            taken.dead,
+            taken.more,
+            taken.floor,
+            outcomes,
+            lost,
+            took,
+        )
 
     return in_transaction(work, using=using)

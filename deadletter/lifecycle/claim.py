@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from .. import points, sql
@@ -18,7 +18,7 @@ from . import streams
 from .counting import Subject
 from .quarantine import Death, quarantine
 from .transaction import Stream, Transaction, in_transaction
-from .values import Batch, Claimed, ClaimRequest
+from .values import Batch, Claimed, ClaimRequest, Floor
 
 #: How often one claim looks further when what it met was blocked.
 ROUNDS = 10
@@ -63,6 +63,7 @@ def take(
         limit=request.limit,
         max_attempts=request.max_attempts,
         failed=frozenset(exclude),
+        floor=request.floor,
     )
     for level in _levels(tx, request.queues):
         for _ in range(ROUNDS):
@@ -73,7 +74,7 @@ def take(
     if taking.messages:
         points.reach("claim.leased")
     more = taking.cut_short and taking.parked > 0
-    return Batch(taking.token, taking.messages, taking.dead, more)
+    return Batch(taking.token, taking.messages, taking.dead, more, taking.began)
 
 
 def _levels(tx: Transaction, queues: Sequence[str] | None) -> Iterator[dict[str, Any]]:
@@ -97,6 +98,7 @@ def _levels(tx: Transaction, queues: Sequence[str] | None) -> Iterator[dict[str,
             }
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Verdicts on messages that nothing has to be decided about.
 _PLAIN = ("leased", "lease")
 #: Making a flag anew takes longer than reading the rest of the row.
@@ -117,6 +119,9 @@ class _Taking:
     limit: int
     max_attempts: Mapping[str, int | None]
     failed: frozenset[int]
+    floor: Floor | None = None
+    #: Where the first look began to find something.
+    began: Floor | None = None
     messages: list[Claimed] = field(default_factory=list)
     dead: list[int] = field(default_factory=list)
     #: Streams whose lock is held.
@@ -145,6 +150,9 @@ class _Taking:
             # Every candidate comes first, in order; what was leased of them comes again.
             turns = {id: turn for turn, id in enumerate(dict.fromkeys(row[3] for row in rows))}
             leased.sort(key=lambda row: turns[row[3]])
+        elif leased and self.began is None:
+            since = _EPOCH + timedelta(microseconds=leased[0][1])
+            self.began = Floor(since, min([row[3] for row in rows]))
         seen = len(leased) + len(others)
         self.messages += [self._claimed(row[3:]) for row in leased]
         if others:
@@ -165,6 +173,8 @@ class _Taking:
             token=self.token,
             worker=self.worker,
             exclude=sorted(self.failed | self.passed),
+            since=self.floor and self.floor.since,
+            from_id=self.floor.id if self.floor else 0,
             **params,
         )
 

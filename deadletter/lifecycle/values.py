@@ -74,6 +74,13 @@ class Claimed:
         self.status |= Status(flag)
 
 
+class Floor(NamedTuple):
+    """A place in the order in which messages are claimed."""
+
+    since: datetime
+    id: int
+
+
 def _stream(message: Claimed) -> tuple[str, str] | None:
     return None if message.stream is None else (message.queue, message.stream)
 
@@ -88,6 +95,8 @@ class Batch:
     dead: Sequence[int] = ()
     #: It parked so many that it ended before it had seen all that is due: look again at once.
     more: bool = False
+    #: Where what it met began, where the database says so: the floor of a claim right after it.
+    floor: Floor | None = None
 
     @property
     def ids(self) -> list[int]:
@@ -115,6 +124,8 @@ class ClaimRequest:
 
     `max_attempts` by message name replaces the queue's number, None meaning never. `token` is the
     lease to claim under: a caller that knows it can find what a claim took whose answer was lost.
+    `floor`: pass over what comes before this place, on PostgreSQL. For who claims without a pause,
+    has seen that there is nothing left there, and looks again without it soon.
     """
 
     queues: Sequence[str] | None = None
@@ -122,6 +133,7 @@ class ClaimRequest:
     lease: Duration | None = None
     max_attempts: Mapping[str, int | None] = field(default_factory=dict)
     token: str | None = None
+    floor: Floor | None = None
 
 
 class Completion(NamedTuple):

@@ -89,11 +89,13 @@ WITH level AS (
       FROM level
      CROSS JOIN LATERAL (
            SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.name, m.attempts, m.expires_at,
-                  m.lease_token
+                  m.lease_token, m.available_at
              FROM deadletter_message m
             WHERE m.queue_id = level.queue_id
               AND m.priority = level.priority
               AND m.available_at <= %(now)s
+                  -- what was claimed before has left dead entries in front, which only a vacuum removes
+              AND (m.available_at, m.id) >= (COALESCE(%(since)s::timestamptz, '-infinity'), %(from_id)s::bigint)
               AND NOT (m.id = ANY(%(exclude)s::bigint[]))
             ORDER BY m.available_at, m.id
             LIMIT %(limit)s
@@ -111,7 +113,9 @@ WITH level AS (
               m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
               m.failure_reason
 )
-SELECT 'leased', NULL, NULL, l.* FROM leased l
+-- And how long the first of them had been due, in microseconds: the floor of the next claim.
+SELECT 'leased', (SELECT (extract(epoch FROM min(available_at)) * 1000000)::bigint FROM candidate),
+       NULL, l.* FROM leased l
  UNION ALL
 SELECT c.verdict, c.queue_id,
        -- Try, never wait. The stream itself is read by the next statement: a snapshot taken before the lock

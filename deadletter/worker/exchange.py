@@ -13,7 +13,7 @@ from django.db import DataError, IntegrityError
 from django.db.utils import Error as DatabaseError
 
 from .. import points
-from ..lifecycle import ClaimRequest, Completion, Failure, Release, WorkBatch, process_batch
+from ..lifecycle import ClaimRequest, Completion, Failure, Floor, Release, WorkBatch, process_batch
 from ..logs import event
 from .courier import Courier
 from .holding import Holdings
@@ -23,6 +23,9 @@ from .options import Options
 from .registry import Registry
 from .reporting import Reporting
 from .tally import Reports, Tally
+
+#: Seconds after which a busy worker looks at all that is due again, not only where it left off.
+WHOLE_LOOK = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Answered:
     room: int
     asked: float
     took: float
+    #: It did not look at all that is due.
+    is_partial: bool = False
 
     @property
     def change(self) -> int:
@@ -72,6 +77,9 @@ class Exchange:
         self._courier: Courier[WorkBatch] = Courier(options.using)
         #: The token of the last claim.
         self._asked_under = ""
+        #: Where the next claim begins, and when one last began at the beginning.
+        self._floor: Floor | None = None
+        self._looked_at_all = 0.0
 
     def stop(self) -> None:
         self._courier.stop()
@@ -102,7 +110,10 @@ class Exchange:
                     self._leases.doubtful.add(request.token)
             raise
         points.reach("pump.exchanged")
-        return Answered(reports, batch, room, asked, monotonic() - asked)
+        # While there is more than can be taken, the next claim need not begin at the beginning.
+        self._floor = batch.floor if len(batch.messages) >= room > 0 else None
+        is_partial = request is not None and request.floor is not None
+        return Answered(reports, batch, room, asked, monotonic() - asked, is_partial)
 
     def enter(self, answered: Answered, *, later: bool) -> None:
         """Enter an exchange, or leave that for the time of the next one, where it can be left."""
@@ -158,8 +169,13 @@ class Exchange:
         before = [self.unentered.batch.token] if self.unentered and self.unentered.room else []
         self._holdings.ledger.announce(*before, token)
         self._asked_under = token
+        now = monotonic()
+        if now - self._looked_at_all > WHOLE_LOOK:
+            self._floor = None
+        if self._floor is None:
+            self._looked_at_all = now
         limits = self._handlers.limits()
-        return ClaimRequest(self._queues(), room, self._options.lease, limits, token)
+        return ClaimRequest(self._queues(), room, self._options.lease, limits, token, self._floor)
 
     def _process(self, reports: Reports, request: ClaimRequest | None = None) -> WorkBatch:
         return process_batch(

@@ -195,10 +195,11 @@ class Pump:
         # What failed in this transaction was not claimed by it, though it may be due already.
         found = len(batch.messages) + len(batch.dead)
         room = answered.room
-        self._rhythm.looked(monotonic(), found=room if batch.more else found, room=room)
+        more = batch.more or answered.is_partial
+        self._rhythm.looked(monotonic(), found=room if more else found, room=room)
         if self.options.drain and not (
             found
-            or batch.more
+            or more
             or answered.reports.failures
             or len(self._holdings) > len(answered.reports)
         ):

@@ -9,6 +9,7 @@ from .mutation import Database, Edit, Mutation, python, sql
 SETTLE = "tests/lifecycle/test_settle.py"
 FINISH = "tests/lifecycle/test_finishing.py"
 CLAIM = "tests/lifecycle/test_claim.py"
+FLOOR = "tests/worker/test_floor.py"
 THRESHOLD = "tests/lifecycle/test_threshold.py"
 STREAMS = "tests/lifecycle/test_stream_claims.py"
 POLICIES = "tests/lifecycle/test_stream_policies.py"
@@ -445,6 +446,18 @@ def _rest() -> Iterator[Mutation]:
             ],
             ["tests/hostile/test_damaged_rows.py::test_the_claim_itself_does_not_read_payloads"],
         )
+    yield Mutation(
+        "never begin at the beginning again while busy",
+        "postgresql",
+        [python("worker/exchange.py", "if now - self._looked_at_all > WHOLE_LOOK:", "if False:")],
+        [f"{FLOOR}::test_all_that_is_due_is_looked_at_every_second"],
+    )
+    yield Mutation(
+        "take a look at a part for a look at all",
+        "postgresql",
+        [python("worker/pump.py", "more = batch.more or answered.is_partial", "more = batch.more")],
+        [FLOOR],
+    )
     yield Mutation(
         "repeat a transaction inside the caller's",
         "postgresql",

@@ -1,0 +1,106 @@
+"""A busy worker goes on where it left off, and misses nothing that came in behind it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from django.utils.timezone import now
+
+from deadletter import Outgoing, send, send_many
+from deadletter.lifecycle import ClaimRequest, Floor, claim, process_batch
+from deadletter.models import Message
+from deadletter.worker import exchange
+
+pytestmark = [
+    pytest.mark.postgresql_only(reason="SQLite leaves no dead entries behind"),
+    pytest.mark.django_db(transaction=True),
+]
+
+
+@pytest.fixture
+def floors(monkeypatch) -> list[Floor | None]:
+    """Where each claim of the worker began."""
+    seen: list[Floor | None] = []
+    real = exchange.process_batch
+
+    def noting(**given):
+        if given["claim"] is not None:
+            seen.append(given["claim"].floor)
+        return real(**given)
+
+    monkeypatch.setattr(exchange, "process_batch", noting)
+    return seen
+
+
+def fill(times: int = 6, each: int = 100) -> list[int]:
+    return [id for _ in range(times) for id in send_many([Outgoing("job") for _ in range(each)])]
+
+
+def test_a_claim_says_where_what_it_found_began():
+    first = send("job")
+    send("job")
+
+    batch = claim()
+
+    assert batch.floor == (first.available_at, first.id)
+
+
+def test_a_claim_passes_over_what_comes_before_its_floor():
+    together = send_many([Outgoing("job") for _ in range(4)])
+    older = send("job")
+    Message.objects.filter(id=older.id).update(available_at=now() - timedelta(hours=1))
+    since = Message.objects.get(id=together[0]).available_at
+    assert since is not None
+
+    some = process_batch(worker="w", claim=ClaimRequest(floor=Floor(since, together[2])))
+    rest = process_batch(worker="w", claim=ClaimRequest())
+
+    assert some.ids == together[2:]
+    assert rest.ids == [older.id, *together[:2]]
+
+
+def test_claims_without_a_pause_go_on_where_the_last_one_began(run, handles, floors):
+    handled = []
+    handles("job", lambda message: handled.append(message.id))
+    ids = fill()
+
+    run(batch=50)
+
+    assert sorted(handled) == ids
+    later = [floor for floor in floors if floor is not None]
+    assert len(later) >= 5
+    assert all(one <= other for one, other in pairwise(later))
+    assert floors[0] is None
+    assert floors[-1] is None, "the last look must be at everything"
+
+
+def test_all_that_is_due_is_looked_at_every_second(run, handles, floors, monkeypatch):
+    monkeypatch.setattr(exchange, "WHOLE_LOOK", 0.0)
+    handles("job", lambda message: None)
+    fill()
+
+    run(batch=50)
+
+    assert set(floors) == {None}
+
+
+def test_what_becomes_due_behind_the_worker_is_handled_all_the_same(run, handles, floors):
+    """A sender's transaction may be long: its messages are older than others when they come."""
+    handled = []
+
+    def work(message) -> None:
+        handled.append(message.id)
+        if len(handled) == 120:
+            late = send("job", delay=3600)
+            Message.objects.filter(id=late.id).update(available_at=now() - timedelta(hours=1))
+
+    handles("job", work)
+    fill()
+
+    run(batch=50)
+
+    assert len(handled) == 601
+    assert not Message.objects.exists()
+    assert any(floors)
