@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
+from time import monotonic
 
 import pytest
 from django.utils.timezone import now
 
 from deadletter import Outgoing, send, send_many
-from deadletter.lifecycle import ClaimRequest, Floor, claim, process_batch
+from deadletter.lifecycle import ClaimRequest, Floor, WorkBatch, claim, process_batch
 from deadletter.models import Message
 from deadletter.worker import exchange
+from deadletter.worker.options import Options
+from deadletter.worker.process import WorkerProcess
+from deadletter.worker.tally import Reports
 
 pytestmark = [
     pytest.mark.postgresql_only(reason="SQLite leaves no dead entries behind"),
@@ -104,3 +108,16 @@ def test_what_becomes_due_behind_the_worker_is_handled_all_the_same(run, handles
     assert len(handled) == 601
     assert not Message.objects.exists()
     assert any(floors)
+
+
+@pytest.mark.parametrize("is_partial", [True, False])
+def test_a_drain_is_not_through_before_a_look_at_everything(is_partial):
+    process = WorkerProcess(Options(name="here", drain=True))
+    nothing = exchange.Answered(Reports(), WorkBatch("t"), 10, 0.0, 0.0, is_partial)
+    try:
+        process.pump._plan_ahead(nothing)
+    finally:
+        process._executors.stop()
+
+    assert process.pump._claiming is is_partial
+    assert (process.pump._rhythm.next_look <= monotonic()) is is_partial
