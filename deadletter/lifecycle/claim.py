@@ -63,9 +63,8 @@ def take(
         limit=request.limit,
         max_attempts=request.max_attempts,
         failed=frozenset(exclude),
-        floor=request.floor,
     )
-    for level in _levels(tx, request.queues):
+    for level in _levels(tx, request.queues, request.floors):
         for _ in range(ROUNDS):
             if not taking.room or not taking.look(level):
                 break
@@ -77,13 +76,21 @@ def take(
     return Batch(taking.token, taking.messages, taking.dead, more, taking.began)
 
 
-def _levels(tx: Transaction, queues: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+def _levels(
+    tx: Transaction, queues: Sequence[str] | None, floors: Mapping[str, Floor]
+) -> Iterator[dict[str, Any]]:
     """Yield the places to look at: one on PostgreSQL, (queue, priority) by priority on SQLite."""
     if queues is None:
-        names = Queue.objects.using(tx.using).filter(sources=None).order_by("name")
-        queues = list(names.values_list("name", flat=True))
+        every = Queue.objects.using(tx.using).filter(sources=None).order_by("name")
+        queues = list(every.values_list("name", flat=True))
     if not tx.is_sqlite:
-        yield {"queues": list(dict.fromkeys(queues))}
+        names = list(dict.fromkeys(queues))
+        starts = [floors.get(name) for name in names]
+        yield {
+            "queues": names,
+            "since": [start and start.since for start in starts],
+            "from_ids": [start.id if start else 0 for start in starts],
+        }
         return
     policies = Queue.objects.using(tx.using).filter(name__in=queues, paused=False)
     by_name = {queue.name: queue for queue in policies}
@@ -119,7 +126,6 @@ class _Taking:
     limit: int
     max_attempts: Mapping[str, int | None]
     failed: frozenset[int]
-    floor: Floor | None = None
     #: Where the first look began to find something.
     began: Floor | None = None
     messages: list[Claimed] = field(default_factory=list)
@@ -173,8 +179,6 @@ class _Taking:
             token=self.token,
             worker=self.worker,
             exclude=sorted(self.failed | self.passed),
-            since=self.floor and self.floor.since,
-            from_id=self.floor.id if self.floor else 0,
             **params,
         )
 

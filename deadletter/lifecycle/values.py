@@ -75,7 +75,7 @@ class Claimed:
 
 
 class Floor(NamedTuple):
-    """A place in the order in which messages are claimed."""
+    """A place in the order in which the messages of a queue are claimed."""
 
     since: datetime
     id: int
@@ -124,8 +124,8 @@ class ClaimRequest:
 
     `max_attempts` by message name replaces the queue's number, None meaning never. `token` is the
     lease to claim under: a caller that knows it can find what a claim took whose answer was lost.
-    `floor`: pass over what comes before this place, on PostgreSQL. For who claims without a pause,
-    has seen that there is nothing left there, and looks again without it soon.
+    `floors`: in these queues pass over what comes before a place, on PostgreSQL. For who claims
+    without a pause, has seen that there is nothing left there, and looks again without them soon.
     """
 
     queues: Sequence[str] | None = None
@@ -133,7 +133,7 @@ class ClaimRequest:
     lease: Duration | None = None
     max_attempts: Mapping[str, int | None] = field(default_factory=dict)
     token: str | None = None
-    floor: Floor | None = None
+    floors: Mapping[str, Floor] = field(default_factory=dict)
 
 
 class Completion(NamedTuple):

@@ -73,9 +73,10 @@ WITH level AS (
     -- An index that leads with priority would read every future row of a level before it reached the next level's
     -- due rows, so each (queue, level) is probed for itself; the outer LIMIT stops as soon as there is enough.
     -- 0 still means one execution; null means never, which GREATEST would pass over.
-    SELECT q.id AS queue_id, p.priority,
+    SELECT q.id AS queue_id, p.priority, COALESCE(wanted.since, '-infinity') AS since, wanted.from_id,
            CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END AS max_attempts
-      FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS wanted(name, place)
+      FROM unnest(%(queues)s::text[], %(since)s::timestamptz[], %(from_ids)s::bigint[])
+           WITH ORDINALITY AS wanted(name, since, from_id, place)
       JOIN deadletter_queue q ON q.name = wanted.name AND NOT q.paused
      CROSS JOIN generate_series(0, 9) AS p(priority)
      ORDER BY wanted.place, p.priority
@@ -95,7 +96,7 @@ WITH level AS (
               AND m.priority = level.priority
               AND m.available_at <= %(now)s
                   -- what was claimed before has left dead entries in front, which only a vacuum removes
-              AND (m.available_at, m.id) >= (COALESCE(%(since)s::timestamptz, '-infinity'), %(from_id)s::bigint)
+              AND (m.available_at, m.id) >= (level.since, level.from_id)
               AND NOT (m.id = ANY(%(exclude)s::bigint[]))
             ORDER BY m.available_at, m.id
             LIMIT %(limit)s

@@ -77,8 +77,8 @@ class Exchange:
         self._courier: Courier[WorkBatch] = Courier(options.using)
         #: The token of the last claim.
         self._asked_under = ""
-        #: Where the next claim begins, and when one last began at the beginning.
-        self._floor: Floor | None = None
+        #: Where the next claim begins in a queue, and when one last began at the beginning of all.
+        self._floors: dict[str, Floor] = {}
         self._looked_at_all = 0.0
 
     def stop(self) -> None:
@@ -110,9 +110,9 @@ class Exchange:
                     self._leases.doubtful.add(request.token)
             raise
         points.reach("pump.exchanged")
-        # While there is more than can be taken, the next claim need not begin at the beginning.
-        self._floor = batch.floor if len(batch.messages) >= room > 0 else None
-        is_partial = request is not None and request.floor is not None
+        if room:
+            self._note_floor(batch, room)
+        is_partial = request is not None and bool(request.floors)
         return Answered(reports, batch, room, asked, monotonic() - asked, is_partial)
 
     def enter(self, answered: Answered, *, later: bool) -> None:
@@ -171,11 +171,28 @@ class Exchange:
         self._asked_under = token
         now = monotonic()
         if now - self._looked_at_all > WHOLE_LOOK:
-            self._floor = None
-        if self._floor is None:
+            self._floors = {}
+        if not self._floors:
             self._looked_at_all = now
-        limits = self._handlers.limits()
-        return ClaimRequest(self._queues(), room, self._options.lease, limits, token, self._floor)
+        return ClaimRequest(
+            self._queues(),
+            room,
+            self._options.lease,
+            self._handlers.limits(),
+            token,
+            dict(self._floors),
+        )
+
+    def _note_floor(self, batch: WorkBatch, room: int) -> None:
+        """
+        While a queue has more than can be taken, the next claim need not begin at its beginning.
+
+        Not after a claim from several queues: whose place it was is not known.
+        """
+        if len(batch.messages) < room:
+            self._floors = {}
+        elif batch.floor and len({message.queue for message in batch.messages}) == 1:
+            self._floors[batch.messages[0].queue] = batch.floor
 
     def _process(self, reports: Reports, request: ClaimRequest | None = None) -> WorkBatch:
         return process_batch(

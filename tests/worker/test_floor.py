@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
 from time import monotonic
@@ -11,7 +12,7 @@ from django.utils.timezone import now
 
 from deadletter import Outgoing, send, send_many
 from deadletter.lifecycle import ClaimRequest, Floor, WorkBatch, claim, process_batch
-from deadletter.models import Message
+from deadletter.models import Message, Queue
 from deadletter.worker import exchange
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
@@ -24,14 +25,14 @@ pytestmark = [
 
 
 @pytest.fixture
-def floors(monkeypatch) -> list[Floor | None]:
+def floors(monkeypatch) -> list[dict[str, Floor]]:
     """Where each claim of the worker began."""
-    seen: list[Floor | None] = []
+    seen: list[dict[str, Floor]] = []
     real = exchange.process_batch
 
     def noting(**given):
         if given["claim"] is not None:
-            seen.append(given["claim"].floor)
+            seen.append(given["claim"].floors)
         return real(**given)
 
     monkeypatch.setattr(exchange, "process_batch", noting)
@@ -57,8 +58,9 @@ def test_a_claim_passes_over_what_comes_before_its_floor():
     Message.objects.filter(id=older.id).update(available_at=now() - timedelta(hours=1))
     since = Message.objects.get(id=together[0]).available_at
     assert since is not None
+    floors = {"default": Floor(since, together[2])}
 
-    some = process_batch(worker="w", claim=ClaimRequest(floor=Floor(since, together[2])))
+    some = process_batch(worker="w", claim=ClaimRequest(floors=floors))
     rest = process_batch(worker="w", claim=ClaimRequest())
 
     assert some.ids == together[2:]
@@ -73,11 +75,11 @@ def test_claims_without_a_pause_go_on_where_the_last_one_began(run, handles, flo
     run(batch=50)
 
     assert sorted(handled) == ids
-    later = [floor for floor in floors if floor is not None]
+    later = [floor["default"] for floor in floors if floor]
     assert len(later) >= 5
     assert all(one <= other for one, other in pairwise(later))
-    assert floors[0] is None
-    assert floors[-1] is None, "the last look must be at everything"
+    assert floors[0] == {}
+    assert floors[-1] == {}, "the last look must be at everything"
 
 
 def test_all_that_is_due_is_looked_at_every_second(run, handles, floors, monkeypatch):
@@ -87,7 +89,7 @@ def test_all_that_is_due_is_looked_at_every_second(run, handles, floors, monkeyp
 
     run(batch=50)
 
-    assert set(floors) == {None}
+    assert not any(floors)
 
 
 def test_what_becomes_due_behind_the_worker_is_handled_all_the_same(run, handles, floors):
@@ -108,6 +110,24 @@ def test_what_becomes_due_behind_the_worker_is_handled_all_the_same(run, handles
     assert len(handled) == 601
     assert not Message.objects.exists()
     assert any(floors)
+
+
+def test_each_queue_has_its_own(run, handles, floors):
+    """The older messages of one queue are not hidden by the newer ones of another."""
+    Queue.objects.create(name="other")
+    handled = []
+    handles("job", lambda message: handled.append(message.queue))
+    send_many([Outgoing("job") for _ in range(300)], queue="other")
+    fill(times=3)
+
+    run(batch=50, queues=["default", "other"])
+
+    assert Counter(handled) == {"default": 300, "other": 300}
+    newer = [floor["default"] for floor in floors if "default" in floor]
+    older = [floor["other"] for floor in floors if "other" in floor]
+    assert newer
+    assert older
+    assert max(older) < min(newer)
 
 
 @pytest.mark.parametrize("is_partial", [True, False])
