@@ -114,7 +114,7 @@ WITH level AS (
               m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
               m.failure_reason
 )
--- And how long the first of them had been due, in microseconds: the floor of the next claim.
+-- And when the first candidate became due, in microseconds: the floor of the next claim.
 SELECT 'leased', (SELECT (extract(epoch FROM min(available_at)) * 1000000)::bigint FROM candidate),
        NULL, l.* FROM leased l
  UNION ALL
