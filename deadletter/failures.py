@@ -6,7 +6,7 @@ import hashlib
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import islice
@@ -106,9 +106,25 @@ def _formatted(error: BaseException) -> str:
     if is_chained or is_special or not places or len(set(places)) < len(places):
         return "".join(traceback.format_exception(error, limit=-FRAMES))
     frames = [_frame(code, instruction) for code, instruction in places]
-    return "".join(
-        ["Traceback (most recent call last):\n", *frames, *traceback.format_exception_only(error)]
-    )
+    return "".join(["Traceback (most recent call last):\n", *frames, *_last_lines(error)])
+
+
+def _last_lines(error: BaseException) -> Sequence[str]:
+    """Write what `traceback.format_exception_only` writes, which walks the chain to do it."""
+    kind = type(error)
+    try:
+        text = str(error)
+        is_added_to = isinstance(error, _SUGGESTING) or hasattr(error, "__notes__")
+    except BaseException:  # noqa: BLE001 - any class may raise anything here
+        is_added_to = True
+    if is_added_to or not isinstance(kind.__module__, str):
+        return traceback.format_exception_only(error)
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else _path(kind)
+    return [f"{name}: {text}\n" if text else f"{name}\n"]
+
+
+#: Python adds what may have been meant.
+_SUGGESTING = (AttributeError, ImportError, NameError)
 
 
 def _frames(tb: TracebackType | None) -> Iterator[TracebackType]:

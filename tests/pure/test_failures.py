@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable
 
 import pytest
+from django.core.exceptions import ValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -185,6 +186,14 @@ def _recursive(depth: int = 100) -> None:
     _recursive(depth - 1)
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+class _Homeless(Exception):
+    __module__ = None  # type: ignore[assignment]
+
+
 def _grouped() -> None:
     raise ExceptionGroup("several", [ValueError(1), _raised(_plain)])
 
@@ -201,6 +210,11 @@ def _grouped() -> None:
         lambda: compile("a b", "<text>", "exec"),
         lambda: json.loads("{"),
         lambda: exec(compile("1 / 0", "<nowhere>", "exec")),
+        lambda: _raise(KeyError()),
+        lambda: _raise(ValidationError("wrong")),
+        lambda: _raise(Unprintable()),
+        lambda: _raise(_Homeless("lost")),
+        lambda: [].appendd,  # type: ignore[attr-defined]
     ],
 )
 def test_a_traceback_reads_as_python_writes_it(call):
