@@ -8,9 +8,16 @@ logged inside a trace names it. All events and their keys: docs/worker.md.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from . import tracing
@@ -26,10 +33,19 @@ KEPT = 4_096
 def event(level: int, kind: str, text: str, /, **fields: Any) -> None:
     """Log `text`, filled with the fields, as an event of this kind."""
     if logger.isEnabledFor(level):
-        kept = {key: _kept(value) for key, value in fields.items()}
-        shown = {key: _shown(value, fields[key]) for key, value in kept.items()}
+        kept = fields
+        shown = {k: v for k, v in fields.items() if _is_harmless(v)}
+        if len(shown) < len(fields):
+            kept = {key: _kept(value) for key, value in fields.items()}
+            shown = {key: _shown(value, fields[key]) for key, value in kept.items()}
         extra = {"event": kind, "fields": kept | tracing.ids()}
-        logger.log(level, text.format(**shown), extra=extra)
+        line = text.format(**shown)
+        # What `logger.log` does, but it would look for the caller and find this function.
+        code, number = (frame := sys._getframe(1)).f_code, frame.f_lineno
+        record = logger.makeRecord(
+            logger.name, level, code.co_filename, number, line, (), None, code.co_name, extra
+        )
+        _pen.write(record)
 
 
 def crash(kind: str, text: str, error: BaseException, /, **fields: Any) -> None:
@@ -37,6 +53,71 @@ def crash(kind: str, text: str, error: BaseException, /, **fields: Any) -> None:
     described = describe(error)
     trace = described.traceback[-KEPT:]
     event(logging.ERROR, kind, text + ": {error}", **fields, error=described.text, traceback=trace)
+
+
+def flush() -> None:
+    """Write what is left to be written; for who ends this process without further ado."""
+    _pen.flush()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+class _Pen:
+    """
+    Hands lines to the handlers, one thread at a time; others leave theirs to it and go on.
+
+    A handler lets go of the interpreter while it holds its own lock: threads that failed at the
+    same time queued up there, and a failure took three times as long as writing its line.
+    """
+
+    #: Lines a thread writes before others wait for their turn, and lines that may be left.
+    TURN = 50
+
+    def __init__(self) -> None:
+        self._left: deque[logging.LogRecord] = deque()
+        self._lock = threading.RLock()
+        self._is_over = False
+        os.register_at_fork(after_in_child=self._begin_anew)
+        atexit.register(self.flush)
+
+    def write(self, record: logging.LogRecord) -> None:
+        self._left.append(record)
+        # Looks again after letting go: a line may have been left in between.
+        while self._left and self._lock.acquire(blocking=self._is_full()):
+            try:
+                self._write_all()
+            finally:
+                self._lock.release()
+
+    def flush(self) -> None:
+        # Not for ever: the thread that is at it may be stuck in a handler.
+        if self._lock.acquire(timeout=1):
+            try:
+                self._write_all()
+            finally:
+                self._lock.release()
+
+    def _is_full(self) -> bool:
+        return self._is_over or len(self._left) > self.TURN
+
+    def _write_all(self) -> None:
+        self._is_over = False
+        for written in count(1):
+            try:
+                record = self._left.popleft()
+            except IndexError:
+                return
+            logger.handle(record)
+            self._is_over = written >= self.TURN
+
+    def _begin_anew(self) -> None:
+        """The thread that held the lock, and writes what is left, is one of the parent's."""
+        self._left.clear()
+        self._lock = threading.RLock()
+
+
+_pen = _Pen()
 
 
 def one_line(text: str) -> str:
@@ -56,8 +137,15 @@ def _kept(value: object) -> object:
     return value if _is_plain(value) else printable(value, limit=KEPT)
 
 
+def _is_harmless(value: object) -> bool:
+    """Whether a value can be kept and shown as it is; almost all can."""
+    if type(value) is str:
+        return len(value) <= SHOWN // 4 and value.isascii() and value.isprintable()
+    return _is_plain(value)
+
+
 def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float)
+    return value is None or isinstance(value, (int, float))
 
 
 #: Marks that would turn or hide the rest of a line on a terminal, spelled out.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
-from ..logs import crash, event
+from ..logs import crash, event, flush
 from .board import Board
 from .observer import BoardObserver
 from .reading import Rows
@@ -115,6 +115,7 @@ class Exporter:
             crash("metrics_failed", "scrapes can no longer be answered", error)
         finally:
             with suppress(Exception):
+                flush()
                 logging.shutdown()
             os._exit(code)
 

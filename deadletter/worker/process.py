@@ -11,7 +11,7 @@ import threading
 from django.db import connections
 
 from .. import tracing
-from ..logs import event
+from ..logs import event, flush
 from .breaker import Breakers
 from .executors import Executors
 from .holding import Holdings
@@ -180,8 +180,7 @@ class WorkerProcess:
 def leave(code: int, *, at_once: bool) -> None:
     """Exit; at once where threads are stuck in handlers that the interpreter would wait for."""
     if at_once:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         os._exit(code)
     sys.exit(code)
 
@@ -192,6 +191,5 @@ def start_again(shutdown: Shutdown) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     if shutdown.count:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - our own command line, no shell

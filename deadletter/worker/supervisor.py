@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from django.db.utils import Error as DatabaseError
 
 from .. import points
 from ..lifecycle import Completion, Failure, Release, process_batch
-from ..logs import crash, event
+from ..logs import crash, event, flush
 from ..models import Kind, Message
 from ..status import FailureReason
 from .leases import claimed_under
@@ -151,8 +150,7 @@ class Supervisor:
         finally:
             # Not the parent's exit handlers; but what handlers printed must not be lost.
             with suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
+                flush()
             os._exit(code)
 
     def _wait(self) -> None:
