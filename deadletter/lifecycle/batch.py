@@ -42,12 +42,14 @@ def process_batch(
     ]
     reports: list[Completion | Failure | Release] = [*done, *failed, *back]
     ids = {report.id for report in reports}
+    named = any(not item.status for item in done)
 
     def work(tx: Transaction) -> WorkBatch:
-        if failed or back or any(not item.status for item in done):
+        if failed or back or named:
             # All streams of this transaction at once and in order: two reports that lock the same
             # streams in several steps could wait for each other.
-            streams.lock(tx, ids)
+            concerned = streams.concerned([*done, *failed])
+            streams.lock(tx, {*concerned, *(item.id for item in back)})
         outcomes = settle.completing(tx, done) if done else {}
         if failed:
             outcomes |= settle.failing(tx, failed, by=worker)
@@ -67,6 +69,7 @@ def process_batch(
             taken.dead,
             taken.more,
             taken.floor,
+            taken.candidates,
             outcomes,
             lost,
             took,

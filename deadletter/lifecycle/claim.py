@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import Any
 
 from .. import points, sql
@@ -27,6 +28,8 @@ LIMIT = 10_000
 #: Candidates of one look, and streams after which a claim looks no further: each stream is a lock,
 #: and PostgreSQL has room for some thousands of them in all.
 REACH = 1_000
+#: Candidates looked at beyond those expected to do: another look costs more than a few too many.
+SPARE = 1.25
 
 
 def claim(
@@ -63,6 +66,7 @@ def take(
         limit=request.limit,
         max_attempts=request.max_attempts,
         failed=frozenset(exclude),
+        needed=min(max(request.candidates, 0.0), 1.0),
     )
     for level in _levels(tx, request.queues, request.floors):
         for _ in range(ROUNDS):
@@ -73,7 +77,7 @@ def take(
     if taking.messages:
         points.reach("claim.leased")
     more = taking.cut_short and taking.parked > 0
-    return Batch(taking.token, taking.messages, taking.dead, more, taking.began)
+    return Batch(taking.token, taking.messages, taking.dead, more, taking.began, taking.needed)
 
 
 def _levels(
@@ -126,6 +130,9 @@ class _Taking:
     limit: int
     max_attempts: Mapping[str, int | None]
     failed: frozenset[int]
+    #: How many candidates a message takes, as far as is known; and how many were of use so far.
+    needed: float = 1.0
+    used: int = 0
     #: Where the first look began to find something.
     began: Floor | None = None
     messages: list[Claimed] = field(default_factory=list)
@@ -148,8 +155,8 @@ class _Taking:
 
     def look(self, level: dict[str, Any]) -> bool:
         """Claim what is due at a level; say whether it is worth looking again."""
-        room = min(self.room, REACH)
-        rows = self._candidates(level, room)
+        asked = self._reach()
+        rows = self._candidates(level, asked)
         leased = [row for row in rows if row[0] == "leased"]
         others = [row for row in rows if row[0] not in _PLAIN] if len(leased) < len(rows) else []
         if self.tx.is_sqlite:
@@ -161,13 +168,28 @@ class _Taking:
             self.began = Floor(since, min([row[3] for row in rows]))
         seen = len(leased) + len(others)
         self.messages += [self._claimed(row[3:]) for row in leased]
-        if others:
-            self._judge(others)
-        if seen < room or not (others or self.room > 0):
+        unneeded = self._judge(others) if others else 0
+        self._learn(seen - unneeded)
+        if seen < asked or not (others or self.room > 0):
             return False
         if len(self.locked) >= REACH:
             self.cut_short = True
         return not self.cut_short
+
+    def _reach(self) -> int:
+        """
+        How many candidates to look at. Each is locked, and so is its stream: where ten streams will
+        fill the room, the next five hundred are left alone.
+        """
+        return min(self.room, REACH, ceil(self.room * self.needed * SPARE) + 1)
+
+    def _learn(self, used: int) -> None:
+        """While nothing is to be had, each look goes further than the one before."""
+        self.used += used
+        if self.messages:
+            self.needed = min(self.used / len(self.messages), 1.0)
+        else:
+            self.needed = min(self.needed * 4, 1.0)
 
     def _candidates(self, level: dict[str, Any], room: int) -> list[sql.Row]:
         params = {"lease": self.lease, **level}
@@ -182,8 +204,8 @@ class _Taking:
             **params,
         )
 
-    def _judge(self, rows: list[sql.Row]) -> None:
-        """Deal with candidates that are not simply leased."""
+    def _judge(self, rows: list[sql.Row]) -> int:
+        """Deal with candidates that are not simply leased; say how many were not needed."""
         deaths: list[Death] = []
         runs: list[_Run] = []
         blocked: dict[Stream, list[int]] = {}
@@ -202,7 +224,7 @@ class _Taking:
             else:
                 deaths.append(_death(id, verdict))
         self.locked |= candidates.keys()
-        self._choose(candidates, runs, deaths, blocked)
+        unneeded = self._choose(candidates, runs, deaths, blocked)
         dying = {death.id for death in deaths}
         self._lease(runs, candidates, blocked, dying)
         waiting = {stream: [id for id in ids if id not in dying] for stream, ids in blocked.items()}
@@ -213,6 +235,7 @@ class _Taking:
             points.reach("claim.parked")
         if deaths:
             self.dead += quarantine(self.tx, deaths, by=self.worker)
+        return unneeded
 
     def _is_dead(self, verdict: str, name: str, attempts: int) -> bool:
         """Judge by the handler's own number where it has one."""
@@ -226,12 +249,12 @@ class _Taking:
         runs: list[_Run],
         deaths: list[Death],
         blocked: dict[Stream, list[int]],
-    ) -> None:
+    ) -> int:
         """
         Decide for each stream: a run, some deaths, or nothing to be had now.
 
         Streams are read some at a time: a few long ones may fill the batch, and what is not needed
-        is neither read nor parked, only left for the next claim.
+        is neither read nor parked, only left for the next claim. Returns how many these are.
         """
         cap = get_settings().stream_cap
         room = self.room - len(runs)
@@ -246,6 +269,7 @@ class _Taking:
             room = left
         for stream in unread:
             self._skip(stream, candidates[stream])
+        return sum(len(candidates[stream]) for stream in unread)
 
     def _choose_from(
         self,

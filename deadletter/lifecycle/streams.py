@@ -15,6 +15,7 @@ from .. import points
 from ..models import Kind, StreamPolicy
 from ..sql import Row
 from .transaction import Stream, Transaction
+from .values import Completion, Failure
 
 #: Messages behind a blocked candidate that are parked along with it.
 REACH = 1_000
@@ -140,6 +141,11 @@ def lock(tx: Transaction, ids: Collection[int]) -> None:
     """Wait for the streams of these messages, all at once and in order, before changing any."""
     if ids:
         tx.run("lock_streams", ids=sorted(ids))
+
+
+def concerned(reports: Iterable[Completion | Failure]) -> list[int]:
+    """Return the ids that may have a stream: all but those whose message says they have none."""
+    return [item.id for item in reports if item.message is None or item.message.stream is not None]
 
 
 def wake(tx: Transaction, streams: Iterable[Stream]) -> list[int]:

@@ -97,6 +97,8 @@ class Batch:
     more: bool = False
     #: Where what it met began, where the database says so: the floor of a claim right after it.
     floor: Floor | None = None
+    #: How many candidates it took for a message: far fewer than one where streams have many due.
+    candidates: float = 1.0
 
     @property
     def ids(self) -> list[int]:
@@ -126,6 +128,7 @@ class ClaimRequest:
     lease to claim under: a caller that knows it can find what a claim took whose answer was lost.
     `floors`: in these queues pass over what comes before a place, on PostgreSQL. For who claims
     without a pause, has seen that there is nothing left there, and looks again without them soon.
+    `candidates`: how many of them a message is expected to take, by the last claim.
     """
 
     queues: Sequence[str] | None = None
@@ -134,6 +137,7 @@ class ClaimRequest:
     max_attempts: Mapping[str, int | None] = field(default_factory=dict)
     token: str | None = None
     floors: Mapping[str, Floor] = field(default_factory=dict)
+    candidates: float = 1.0
 
 
 class Completion(NamedTuple):
@@ -183,6 +187,8 @@ class Failure:
     #: How long the handler ran.
     seconds: float | None = None
     token: str | None = None
+    #: The message itself, where the caller has it: then less has to be asked.
+    message: Claimed | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,8 @@ class Exchange:
         #: Where the next claim begins in a queue, and when one last began at the beginning of all.
         self._floors: dict[str, Floor] = {}
         self._looked_at_all = 0.0
+        #: How many candidates a message took in the last claim that found enough.
+        self._candidates = 1.0
 
     def stop(self) -> None:
         self._courier.stop()
@@ -112,6 +114,7 @@ class Exchange:
         points.reach("pump.exchanged")
         if room:
             self._note_floor(batch, room)
+            self._candidates = batch.candidates if len(batch.messages) >= room else 1.0
         is_partial = request is not None and bool(request.floors)
         return Answered(reports, batch, room, asked, monotonic() - asked, is_partial)
 
@@ -181,6 +184,7 @@ class Exchange:
             self._handlers.limits(),
             token,
             dict(self._floors),
+            self._candidates,
         )
 
     def _note_floor(self, batch: WorkBatch, room: int) -> None:

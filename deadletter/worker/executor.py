@@ -244,7 +244,7 @@ def failure(
         message.id,
         error=described.text,
         reason=reason,
-        completed=message.status & ~before,
+        completed=0 if message.status is before else message.status & ~before,
         delay=delay,
         permanent=isinstance(error, Permanent),
         max_attempts=own_limit,
@@ -254,4 +254,5 @@ def failure(
         frame=described.frame,
         seconds=monotonic() - message.started if message.started else None,
         token=message.token,
+        message=message,
     )
