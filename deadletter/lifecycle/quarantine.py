@@ -70,7 +70,7 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
             "quarantine",
             by=by,
             ids=[row.id for row in records],
-            rows=json.dumps([row.record() for row in records]),
+            rows=json.dumps({row.id: row.record() for row in records}),
         )
     owned = [row.as_dead(row.instance) for row in dying if row.instance is not None]
     if owned:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 from .. import points, sql
@@ -16,13 +17,10 @@ from ..exceptions import LeaseLost
 from ..failures import HISTORY_LIMIT, printable
 from ..status import FailureReason, Status
 from . import streams
-from .counting import Subject, times_by_subject, writer
-from .noting import (
-    announce_completed,
-    announce_failed,
-    completions_are_heard,
-    count_failure,
-)
+from .counting import Subject
+from .finish import finish
+from .held import held, held_under, safe_token
+from .noting import announce_failed, count_failure
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
 from .values import (
@@ -38,7 +36,7 @@ from .values import (
 
 Outcomes = dict[int, Outcome]
 #: Which token the caller says it holds for which message.
-Held = Mapping[int, str]
+Tokens = Mapping[int, str]
 
 _NOTHING = timedelta(0)
 #: One for all: it says nothing of its message.
@@ -106,8 +104,8 @@ def renew(
 
     Raises: LeaseLost naming the ids whose lease is over or not the caller's; the others go on.
     """
-    held = dict.fromkeys(ids, token)
-    lost = in_transaction(lambda tx: renewing(tx, held, lease=lease), using=using)
+    tokens = dict.fromkeys(ids, token)
+    lost = in_transaction(lambda tx: renewing(tx, tokens, lease=lease), using=using)
     if lost:
         raise LeaseLost(lost)
 
@@ -119,8 +117,8 @@ def refund(token: str, ids: Iterable[int], *, using: str | None = None) -> list[
     Returns the ids that were still nobody else's. Unlike `release` this is for leases that are
     over: the messages are due again already, only the attempt they never had is given back.
     """
-    held = dict.fromkeys(ids, token)
-    return in_transaction(lambda tx: refunding(tx, held), using=using)
+    tokens = dict.fromkeys(ids, token)
+    return in_transaction(lambda tx: refunding(tx, tokens), using=using)
 
 
 def abandon(
@@ -162,7 +160,7 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
     outcomes: Outcomes = {}
     finished = [item for item in completions if item.status]
     if finished:
-        outcomes = dict.fromkeys(_finish(tx, finished), _COMPLETED)
+        outcomes = dict.fromkeys(finish(tx, finished), _COMPLETED)
     named = [item for item in completions if not item.status]
     if named:
         streams.lock(tx, {item.id for item in named})
@@ -171,118 +169,25 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
     return outcomes
 
 
-def _finish(tx: Transaction, finished: Sequence[Completion]) -> Iterable[int]:
-    """Delete finished messages, count and announce them; return the ids that were the caller's."""
-    if tx.is_sqlite or any(item.message is None for item in finished):
-        return _finish_any(tx, finished)
-    # Who has the messages knows which of them have streams: that saves a look at all of them.
-    plain, streamed = _by_stream(finished)
-    gone: list[int] = []
-    if streamed:
-        # Before any row: whoever holds one of the locks may be waiting for a row.
-        streams.lock(tx, [item.id for item in streamed])
-    if plain:
-        gone += _finish_plain(tx, plain)
-    points.reach("complete.deleted")
-    if streamed:
-        gone += _finish_streamed(tx, streamed)
-    return gone
-
-
-def _by_stream(finished: Iterable[Completion]) -> tuple[list[Completion], list[Completion]]:
-    """Part messages without a stream from those with one."""
-    plain: list[Completion] = []
-    streamed: list[Completion] = []
-    for item in finished:
-        is_plain = item[4] is not None and item[4].stream is None
-        (plain if is_plain else streamed).append(item)
-    return plain, streamed
-
-
-def _finish_plain(tx: Transaction, finished: Sequence[Completion]) -> Sequence[int]:
-    """Finish messages without a stream. The hot path on PostgreSQL."""
-    ids, tokens = _held(finished)
-    times = times_by_subject(finished)
-    rows = tx.run(
-        "complete_plain",
-        ids=ids,
-        pairs=_pairs(ids, tokens),
-        queues=[subject[0] for subject in times],
-        names=[subject[1] for subject in times],
-        kinds=[subject[2] for subject in times],
-        seconds=[sum(taken) for taken in times.values()],
-        longest=[max(taken) for taken in times.values()],
-        writer=writer(tx.connection),
-        named=completions_are_heard(),
-    )
-    if rows and rows[0][0] == "all":
-        return ids
-    gone = [row[1:5] for row in rows]
-    seconds = _seconds(finished)
-    if len(gone) < len(ids):
-        tx.counts.add_completed(gone, seconds)
-    announce_completed(tx, gone, seconds)
-    return [row[0] for row in gone]
-
-
-def _finish_streamed(tx: Transaction, finished: Sequence[Completion]) -> Sequence[int]:
-    """Finish messages of streams whose locks are held, and wake what waits behind them."""
-    ids, tokens = _held(finished)
-    seconds = _seconds(finished)
-    deleted = tx.run("complete_streamed", ids=ids, pairs=_pairs(ids, tokens))
-    gone = [row[:4] for row in deleted]
-    tx.counts.add_completed(gone, seconds)
-    points.reach("complete.unblocking")
-    streams.wake(tx, streams.touched(deleted))
-    announce_completed(tx, gone, seconds)
-    return [row[0] for row in gone]
-
-
-def _finish_any(tx: Transaction, finished: Sequence[Completion]) -> Sequence[int]:
-    """Finish messages of which nobody has said whether they have a stream."""
-    ids, tokens = _held(finished)
-    seconds = _seconds(finished)
-    rows = tx.run(
-        "complete",
-        ids=ids,
-        tokens=tokens,
-        seconds=[seconds[id] for id in ids],
-        writer=writer(tx.connection),
-        named=completions_are_heard(),
-    )
-    points.reach("complete.deleted")
-    if rows and rows[0][0] == "all":
-        return ids
-    gone = [row[1:5] for row in rows if row[0] is None]
-    locked = {row[1] for row in rows if row[0] is not None}
-    if tx.is_sqlite:
-        tx.counts.add_completed(gone, seconds)
-    announce_completed(tx, gone, seconds)
-    done = [row[0] for row in gone]
-    if locked:
-        done += _finish_streamed(tx, [item for item in finished if item.id in locked])
-    return done
-
-
 def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcomes:
     """Record failures by the policies in force now. The caller holds the streams' locks."""
     wanted = {failure.id: failure for failure in failures}
-    ids, tokens = _held(failures)
-    mine = tx.run("read_leased", ids=ids, tokens=tokens)
+    mine = tx.run("read_leased", **held(failures)._asdict())
     deaths: list[Death] = []
     rows: list[dict[str, Any]] = []
     attempts: dict[int, int] = {}
-    for id, count, queue_id, name, kind, *policy in mine:
+    for id, count, queue_id, name, kind, spot, *policy in mine:
         failure = wanted[id]
         count_failure(tx, failure, Subject(queue_id, name, kind))
         death = None if failure.deferred else _judge(failure, count, policy[0])
         if death:
             deaths.append(death)
             attempts[id] = count
-        rows.append(_recorded(failure, _NOTHING if death else _delay(failure, count, policy)))
+        delay = _NOTHING if death else _delay(failure, count, policy)
+        rows.append(_recorded(failure, spot, delay))
     outcomes: Outcomes = {}
     if rows:
-        recorded = tx.run("fail", ids=ids, rows=json.dumps(rows), history_limit=HISTORY_LIMIT)
+        recorded = tx.run("fail", rows=json.dumps(rows), history_limit=HISTORY_LIMIT)
         points.reach("fail.recorded")
         for id, at, _queue_id, _stream in recorded:
             moment = sql.as_datetime(at, tx.connection)
@@ -298,54 +203,55 @@ def releasing(
     tx: Transaction, items: Sequence[Release], *, by_name: Collection[int] = ()
 ) -> Outcomes:
     """Give messages back, uncounted. The caller holds the streams' locks."""
-    ids, tokens = _held(items)
-    delays = {item.id: as_timedelta(item.delay, field="delay") for item in items}
-    rows = tx.run(
-        "release",
-        ids=ids,
-        tokens=tokens,
-        by_name=[id in by_name for id in ids],
-        delays=[sql.microseconds(delays[id]) for id in ids],
-    )
+    # Almost always all of them in the same way.
+    ways: dict[tuple[bool, timedelta], list[Release]] = {}
+    for item in items:
+        way = item.id in by_name, as_timedelta(item.delay, field="delay")
+        ways.setdefault(way, []).append(item)
+    rows: list[sql.Row] = []
+    for (is_named, delay), some in ways.items():
+        rows += tx.run(
+            "release",
+            **held(some)._asdict(),
+            by_name=is_named,
+            delay=sql.microseconds(delay),
+        )
     points.reach("release.given_back")
     streams.wake(tx, streams.touched(rows))
     return {row[0]: Released() for row in rows}
 
 
-def renewing(tx: Transaction, held: Held, *, lease: Duration | None) -> list[int]:
+def renewing(tx: Transaction, tokens: Tokens, *, lease: Duration | None) -> list[int]:
     """Extend leases; return the ids that were not the caller's."""
-    if not held:
+    if not tokens:
         return []
     until = None if lease is None else as_timedelta(lease, field="lease")
-    ids = sorted(held)
-    rows = tx.run("renew", ids=ids, tokens=[_safe(held[id]) for id in ids], lease=until)
+    rows = tx.run("renew", **held_under(tokens)._asdict(), lease=until)
     points.reach("renew.extended")
-    return sorted(set(ids) - {row[0] for row in rows})
+    return sorted(tokens.keys() - {row[0] for row in rows})
 
 
-def refunding(tx: Transaction, held: Held) -> list[int]:
+def refunding(tx: Transaction, tokens: Tokens) -> list[int]:
     """Give back the attempts of messages that were never started and are due again."""
-    if not held:
+    if not tokens:
         return []
-    ids = sorted(held)
-    streams.lock(tx, ids)
-    return [row[0] for row in tx.run("refund", ids=ids, tokens=[_safe(held[id]) for id in ids])]
+    streams.lock(tx, tokens.keys())
+    return [row[0] for row in tx.run("refund", **held_under(tokens)._asdict())]
 
 
 def abandoning(
     tx: Transaction, failure: Failure, *, force_poison: bool, max_attempts: int | None, by: str
 ) -> Outcomes:
-    ids, tokens = _held([failure])
-    for id, count, queue_id, name, kind, limit, *_policy in tx.run(
-        "read_leased", ids=ids, tokens=tokens
-    ):
+    for row in tx.run("read_leased", **held([failure])._asdict()):
+        id, count, queue_id, name, kind, spot, limit, *_policy = row
         limit = limit if max_attempts is None else max_attempts
-        row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay")) | {"failed": 0}
+        delay = as_timedelta(failure.delay or 0, field="delay")
+        written = _recorded(failure, spot, delay) | {"failed": 0}
         if failure.error:
             count_failure(tx, failure, Subject(queue_id, name, kind))
         else:
-            row |= {"entry": None, "reason": None, "error": None}
-        recorded = tx.run("fail", ids=ids, rows=json.dumps([row]), history_limit=HISTORY_LIMIT)
+            written |= {"entry": None, "reason": None, "error": None}
+        recorded = tx.run("fail", rows=json.dumps([written]), history_limit=HISTORY_LIMIT)
         if force_poison or (limit is not None and count >= limit):
             verdict = "given up by its worker" if force_poison else ""
             quarantine(tx, [Death(id, verdict=verdict)], by=by)
@@ -391,15 +297,20 @@ def _delay(failure: Failure, attempts: int, policy: Sequence[Any]) -> timedelta:
     _limit, base, cap, jitter, cooldown = policy
     if cooldown is not None:
         return sql.as_timedelta(cooldown) or _NOTHING
-    backoff = Backoff(
+    return _backoff(base, cap, jitter).delay(attempts)
+
+
+@lru_cache(maxsize=64)
+def _backoff(base: object, cap: object, jitter: float) -> Backoff:
+    """Return the policy of a queue, of which there are few, as its row has it."""
+    return Backoff(
         base=sql.as_timedelta(base) or _NOTHING,
         cap=sql.as_timedelta(cap) or _NOTHING,
         jitter=jitter,
     )
-    return backoff.delay(attempts)
 
 
-def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
+def _recorded(failure: Failure, spot: str | None, delay: timedelta) -> dict[str, Any]:
     """What the statement `fail` writes. Nothing is marked or remembered of an unregistered name."""
     reason = FailureReason.read(failure.reason)
     error = printable(failure.error)
@@ -413,7 +324,8 @@ def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
                 entry[key] = printable(text)
     return {
         "id": failure.id,
-        "token": _safe(failure.token),
+        "spot": spot,
+        "token": safe_token(failure.token),
         "reason": int(reason),
         "error": error,
         "completed": int(failure.completed) & ~int(Status.FAILED),
@@ -421,30 +333,6 @@ def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
         "delay": sql.microseconds(delay),
         "entry": entry,
     }
-
-
-def _held(items: Sequence[Any]) -> tuple[list[int], list[str]]:
-    """Return ids and tokens, ordered by id: rows are locked in that order."""
-    # A batch has few tokens and many messages.
-    safe = {token: _safe(token) for token in {item.token for item in items}}
-    pairs = {item.id: safe[item.token] for item in items}
-    ids = sorted(pairs)
-    return ids, [pairs[id] for id in ids]
-
-
-def _pairs(ids: Sequence[int], tokens: Sequence[str]) -> list[str]:
-    """Who holds what, as text that one comparison finds."""
-    return [f"{token}-{id}" for token, id in zip(tokens, ids, strict=True)]
-
-
-def _seconds(finished: Iterable[Completion]) -> dict[int, float | None]:
-    return {item[0]: item[3] for item in finished}
-
-
-def _safe(token: object) -> str:
-    """A token nobody was given matches nothing, whatever it looks like."""
-    text = str(token)
-    return text if text.isalnum() and text.isascii() and len(text) <= 32 else ""
 
 
 def _with_token(failure: Failure, token: str) -> Failure:

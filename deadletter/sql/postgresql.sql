@@ -244,15 +244,13 @@ RETURNING id;
 -- complete --
 -- Delete finished messages and count them; those of a stream only get their stream's lock here (waiting, by key) and are deleted
 -- by complete_streamed, in a snapshot taken after the lock. Says "all" when all are gone, unless somebody listens to each.
-WITH settled AS (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(seconds)s::float8[])
-        AS s(id, token, seconds)
-), gone AS (
+-- Who holds what is compared as text, here and below: to join an array, each message was compared with each where the planner
+-- took the table for empty, which it often is when it is analysed.
+WITH gone AS (
     DELETE FROM deadletter_message m
-     USING settled s
-     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
-       AND m.stream IS NULL
-    RETURNING m.id, m.queue_id, m.name, m.kind, s.seconds
+     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+       AND COALESCE(m.available_at, '-infinity') > %(now)s AND m.stream IS NULL
+    RETURNING m.id, m.queue_id, m.name, m.kind, (%(seconds)s::jsonb ->> m.id::text)::float8 AS seconds
 ), counted AS (
     INSERT INTO deadletter_count AS c
            (span, at, queue, name, kind, writer, completed, seconds, longest)
@@ -267,8 +265,8 @@ WITH settled AS (
                       longest = GREATEST(c.longest, excluded.longest)
 ), streamed AS (
     SELECT m.id, m.queue_id, m.stream
-      FROM deadletter_message m JOIN settled s ON m.id = s.id
-     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token = s.token
+      FROM deadletter_message m
+     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
        AND COALESCE(m.available_at, '-infinity') > %(now)s AND m.stream IS NOT NULL
      ORDER BY hashtextextended(m.stream, m.queue_id), m.id
 )
@@ -285,7 +283,7 @@ SELECT 'all', NULL, NULL, NULL, NULL
 
 -- complete_plain --
 -- Delete finished messages without a stream; count them when all of them were the caller's, else he knows better. Says "all" then, unless
--- somebody listens to each. Who holds what is compared as text: joining two arrays took longer than deleting the rows.
+-- somebody listens to each.
 WITH gone AS (
     DELETE FROM deadletter_message m
      WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
@@ -353,18 +351,19 @@ SELECT pg_advisory_xact_lock(key)
          ORDER BY key) AS ordered;
 
 -- read_leased --
--- Lock the messages the caller holds and read what the policy needs to decide.
-SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
+-- Lock the messages the caller holds and read what the policy needs to decide, and where they are.
+SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, m.ctid::text, q.max_attempts, q.backoff_base,
        q.backoff_cap, q.jitter, q.cooldown
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
-  JOIN unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token) ON s.id = m.id
- WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+   AND COALESCE(m.available_at, '-infinity') > %(now)s
  ORDER BY m.id
    FOR UPDATE OF m;
 
 -- fail --
--- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim.
+-- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim. The rows are locked,
+-- so that they are still where they were read.
 UPDATE deadletter_message m
    SET status = m.status | r.completed | r.failed,
        -- an abandon without a word keeps the last real error
@@ -378,38 +377,38 @@ UPDATE deadletter_message m
            || jsonb_build_array(r.entry || jsonb_build_object(
                 'at', %(now)s, 'worker', m.worker, 'attempt', m.attempts)) END
   FROM jsonb_to_recordset(%(rows)s::jsonb)
-       AS r(id bigint, token text, reason int, error text, completed int, failed int, delay bigint,
+       AS r(spot tid, token text, reason int, error text, completed int, failed int, delay bigint,
             entry jsonb)
- WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = r.id AND m.lease_token = r.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+ WHERE m.ctid = r.spot AND m.lease_token = r.token AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.available_at, m.queue_id, m.stream;
 
 -- release --
 -- Give unprocessed messages back, uncounted. A row that is no longer ours is left alone.
 UPDATE deadletter_message m
    SET lease_token = NULL, worker = NULL,
-       available_at = %(now)s + s.delay * interval '1 microsecond',
+       available_at = %(now)s + %(delay)s * interval '1 microsecond',
        -- never handled, so the attempt charged by the claim is refunded
        attempts = GREATEST(m.attempts - 1, 0),
-       released_at = CASE WHEN s.by_name THEN %(now)s ELSE m.released_at END
-  FROM unnest(%(ids)s::bigint[], %(tokens)s::text[], %(by_name)s::bool[], %(delays)s::bigint[])
-       AS s(id, token, by_name, delay)
- WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+       released_at = CASE WHEN %(by_name)s THEN %(now)s ELSE m.released_at END
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+   AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- refund --
 -- Take the charge off messages that were never started and whose lease ran out, unless somebody has claimed them since.
 UPDATE deadletter_message m
    SET lease_token = NULL, worker = NULL, attempts = GREATEST(m.attempts - 1, 0)
-  FROM unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
- WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, 'infinity') <= %(now)s
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+   AND COALESCE(m.available_at, 'infinity') <= %(now)s
 RETURNING m.id, m.queue_id, m.stream;
 
 -- renew --
 -- Let the lease end later, counted from now.
 UPDATE deadletter_message m
    SET available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
-  FROM deadletter_queue q, unnest(%(ids)s::bigint[], %(tokens)s::text[]) AS s(id, token)
- WHERE m.id = ANY(%(ids)s::bigint[]) AND m.id = s.id AND m.lease_token = s.token AND COALESCE(m.available_at, '-infinity') > %(now)s AND q.id = m.queue_id
+  FROM deadletter_queue q
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+   AND COALESCE(m.available_at, '-infinity') > %(now)s AND q.id = m.queue_id
 RETURNING m.id;
 
 -- wake --
@@ -493,11 +492,12 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
        m.attempts, COALESCE(r.max_attempts, q.max_attempts), m.fence, r.reason, r.verdict, m.failure_reason, m.error,
        m.history, r.fingerprint, r.exception, r.frame, r.halts, m.poison_count + 1, m.source_id, m.instance,
        m.execution_id, m.activity_id, m.expires_at, m.created_at, %(now)s, %(by)s
-  FROM jsonb_to_recordset(%(rows)s::jsonb)
-       AS r(id bigint, reason int, verdict text, fingerprint text, exception text, frame text,
-            halts bool, max_attempts int)
-  JOIN deadletter_message m ON m.id = r.id
+  FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
+       -- looked up by its id, not joined: see complete
+ CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> m.id::text)
+       AS r(reason int, verdict text, fingerprint text, exception text, frame text, halts bool,
+            max_attempts int)
  WHERE m.id = ANY(%(ids)s::bigint[])
  ORDER BY m.id
     ON CONFLICT (message_id) DO NOTHING

@@ -128,20 +128,16 @@ RETURNING id;
 
 -- complete --
 DELETE FROM deadletter_message
- WHERE id IN (SELECT m.id FROM deadletter_message m
-                JOIN (SELECT i.value AS id,
-                             json_extract(%(tokens)s, '$[' || i.key || ']') AS token
-                        FROM json_each(%(ids)s) i) s
-                  ON s.id = m.id
-               WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NULL)
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s AND stream IS NULL
 RETURNING NULL, id, queue_id, name, kind;
-SELECT 'streamed', m.id, NULL, NULL, NULL
-  FROM (SELECT i.value AS id,
-               json_extract(%(tokens)s, '$[' || i.key || ']') AS token
-          FROM json_each(%(ids)s) i) s
-  JOIN deadletter_message m ON m.id = s.id
- WHERE m.lease_token = s.token AND m.available_at > %(now)s AND m.stream IS NOT NULL
- ORDER BY m.id;
+SELECT 'streamed', id, NULL, NULL, NULL
+  FROM deadletter_message
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s AND stream IS NOT NULL
+ ORDER BY id;
 
 -- complete_streamed --
 DELETE FROM deadletter_message
@@ -157,14 +153,13 @@ SELECT 1 WHERE 0;
 SELECT 1 WHERE 0;
 
 -- read_leased --
-SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
+SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, NULL, q.max_attempts, q.backoff_base,
        q.backoff_cap, q.jitter, q.cooldown
-  FROM (SELECT i.value AS id,
-               json_extract(%(tokens)s, '$[' || i.key || ']') AS token
-          FROM json_each(%(ids)s) i) s
-  JOIN deadletter_message m ON m.id = s.id
+  FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
- WHERE m.lease_token = s.token AND m.available_at > %(now)s
+ WHERE m.id IN (SELECT value FROM json_each(%(ids)s))
+   AND m.lease_token || '-' || m.id IN (SELECT value FROM json_each(%(pairs)s))
+   AND m.available_at > %(now)s
  ORDER BY m.id;
 
 -- fail --
@@ -192,34 +187,29 @@ RETURNING id, available_at, queue_id, stream;
 -- release --
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL,
-       available_at = django_format_dtdelta('+', %(now)s, s.delay),
+       available_at = django_format_dtdelta('+', %(now)s, %(delay)s),
        attempts = MAX(attempts - 1, 0),
-       released_at = CASE WHEN s.by_name THEN %(now)s ELSE released_at END
-  FROM (SELECT i.value AS row_id,
-               json_extract(%(tokens)s, '$[' || i.key || ']') AS token,
-               json_extract(%(by_name)s, '$[' || i.key || ']') AS by_name,
-               json_extract(%(delays)s, '$[' || i.key || ']') AS delay
-          FROM json_each(%(ids)s) i) AS s
- WHERE id = s.row_id AND lease_token = s.token AND available_at > %(now)s
+       released_at = CASE WHEN %(by_name)s THEN %(now)s ELSE released_at END
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s
 RETURNING id, queue_id, stream;
 
 -- refund --
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL, attempts = MAX(attempts - 1, 0)
-  FROM (SELECT i.value AS row_id,
-               json_extract(%(tokens)s, '$[' || i.key || ']') AS token
-          FROM json_each(%(ids)s) i) AS s
- WHERE id = s.row_id AND lease_token = s.token AND available_at <= %(now)s
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at <= %(now)s
 RETURNING id, queue_id, stream;
 
 -- renew --
 UPDATE deadletter_message
    SET available_at = django_format_dtdelta('+', %(now)s, COALESCE(%(lease)s,
            (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)))
-  FROM (SELECT i.value AS row_id,
-               json_extract(%(tokens)s, '$[' || i.key || ']') AS token
-          FROM json_each(%(ids)s) i) AS s
- WHERE id = s.row_id AND lease_token = s.token AND available_at > %(now)s
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s
 RETURNING id;
 
 -- wake --

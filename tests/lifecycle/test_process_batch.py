@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from django.db import connection, transaction
 
 from deadletter import FailureReason, Status, send
 from deadletter.lifecycle import (
@@ -260,3 +263,66 @@ def test_reasons_of_several_failures_stay_apart(clock):
         (a.id, "a", FailureReason.VALIDATION_FAILURE),
         (b.id, "b", FailureReason.TIMEOUT_EXCEEDED),
     ]
+
+
+@pytest.fixture
+def locks():
+    """Say how many streams this transaction has locked."""
+
+    def count() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_locks"
+                " WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
+            return cursor.fetchone()[0]
+
+    return count
+
+
+@pytest.mark.postgresql_only(reason="SQLite locks no streams")
+@pytest.mark.django_db(transaction=True)
+def test_a_failure_that_has_its_message_locks_its_stream(locks):
+    plain, streamed = send("mail").id, send("mail", stream="s").id
+    messages = {message.id: message for message in claim()}
+
+    def failure(id: int) -> Failure:
+        message = messages[id]
+        return Failure(id, error="boom", token=message.token, message=message)
+
+    with transaction.atomic():
+        process_batch(worker="w1", failures=[failure(plain)])
+        assert locks() == 0
+        process_batch(worker="w1", failures=[failure(streamed)])
+        assert locks() == 1
+
+
+@pytest.mark.postgresql_only(reason="SQLite locks no streams")
+@pytest.mark.django_db(transaction=True)
+def test_beside_a_failure_everything_that_may_have_a_stream_is_locked(locks):
+    ids = [send("mail", stream=f"s{n}").id for n in range(4)]
+    known, unknown, failed, back = claim().messages
+
+    with transaction.atomic():
+        done = process_batch(
+            worker="w1",
+            token=known.token,
+            completions=[Completion(known.id, message=known), Completion(unknown.id)],
+            failures=[Failure(failed.id, error="boom")],
+            releases=[back.id],
+        )
+        assert locks() == 4
+
+    assert set(done.outcomes) == set(ids)
+
+
+def test_messages_are_released_each_in_its_own_way(clock):
+    now = clock.now
+    soon, later, late = (send("mail").id for _ in range(3))
+    token = claim().token
+
+    process_batch(worker="w1", token=token, releases=[soon, Release(later, 60), Release(late, 60)])
+
+    due = dict(Message.objects.values_list("id", "available_at"))
+    assert due[soon] == now
+    assert due[later] == due[late] == now + timedelta(seconds=60)

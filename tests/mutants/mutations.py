@@ -25,13 +25,14 @@ REPORTS = {
     "renew": ("renew",),
 }
 #: How a statement says that the lease is the caller's, and that it is not over.
-TOKEN = {"sqlite": "lease_token = {0}.token", "postgresql": "m.lease_token = {0}.token"}
-#: The same in statements that compare token and id at once.
-PAIRED = ("complete_plain", "complete_streamed")
-PAIR = {
-    "sqlite": "lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))",
+TOKEN = {
+    "sqlite": "lease_token || '-' || {0}id IN (SELECT value FROM json_each(%(pairs)s))",
     "postgresql": "m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])",
 }
+#: The same in the one that gets more of each message than its id.
+TOKEN_OF_ROW = {"sqlite": "lease_token = r.token", "postgresql": "m.lease_token = r.token"}
+#: Those that finish messages of which the worker has said whether they have a stream.
+KNOWN = ("complete_plain", "complete_streamed")
 LIVE = {
     "sqlite": "available_at > %(now)s",
     "postgresql": "COALESCE(m.available_at, '-infinity') > %(now)s",
@@ -89,20 +90,21 @@ def _guards() -> Iterator[Mutation]:
         yield Mutation(
             f"finish known messages {what}",
             "postgresql",
-            [edit("postgresql", statement) for statement in PAIRED],
+            [edit("postgresql", statement) for statement in KNOWN],
             [f"{FINISH}::{test}"],
         )
 
 
 def _without_token(on: Database, statement: str) -> Edit:
-    if statement in PAIRED:
-        return sql(on, statement, PAIR[on], _true(on))
-    return sql(on, statement, TOKEN[on].format("r" if statement == "fail" else "s"), _true(on))
+    if statement == "fail":
+        return sql(on, statement, TOKEN_OF_ROW[on], _true(on))
+    name = "m." if statement == "read_leased" else ""
+    return sql(on, statement, TOKEN[on].format(name), _true(on))
 
 
 def _without_end(on: Database, statement: str) -> Edit:
     # A name in front of the column is part of it, where there is one.
-    name = "m." if on == "sqlite" and statement in ("complete", "read_leased") else ""
+    name = "m." if on == "sqlite" and statement == "read_leased" else ""
     return sql(on, statement, name + LIVE[on], "1 = 1")
 
 
@@ -330,12 +332,26 @@ def _locks() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "lifecycle/settle.py",
+                "lifecycle/finish.py",
                 "        streams.lock(tx, [item.id for item in streamed])\n",
                 "        pass\n",
             )
         ],
         [f"{RACES}/test_wakeups.py"],
+    )
+    yield Mutation(
+        "fail known messages without their stream's lock",
+        "postgresql",
+        [
+            python(
+                "lifecycle/streams.py",
+                "if item.message is None or item.message.stream is not None",
+                "if item.message is None",
+            )
+        ],
+        [
+            "tests/lifecycle/test_process_batch.py::test_a_failure_that_has_its_message_locks_its_stream"
+        ],
     )
     yield Mutation(
         "lock streams in any order",
@@ -439,9 +455,9 @@ def _rest() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/claim.py",
-                    "        if others:\n            self._judge(others)\n",
+                    "        unneeded = self._judge(others) if others else 0\n",
                     "        [message.payload for message in self.messages]\n"
-                    "        if others:\n            self._judge(others)\n",
+                    "        unneeded = self._judge(others) if others else 0\n",
                 )
             ],
             ["tests/hostile/test_damaged_rows.py::test_the_claim_itself_does_not_read_payloads"],

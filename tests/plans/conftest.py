@@ -124,6 +124,8 @@ class Seen:
 
     rows: int = 0
     buffers: int = 0
+    #: Pairs of rows that a join looked at and that did not fit.
+    mismatched: int = 0
     indexes: set[str] = field(default_factory=set)
     scans: list[str] = field(default_factory=list)
 
@@ -167,8 +169,9 @@ def look_at(text: str, params: Any, into: Seen) -> None:
     transaction.savepoint_rollback(point)
     into.buffers = max(into.buffers, plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
     nodes = list(walk(plan))
-    read = 0
+    read = mismatched = 0
     for node in nodes:
+        mismatched += round(node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"])
         if "Index Name" in node:
             into.indexes.add(node["Index Name"])
         if node.get("Relation Name") in TABLES and "Scan" in node["Node Type"]:
@@ -178,6 +181,7 @@ def look_at(text: str, params: Any, into: Seen) -> None:
             if node["Node Type"] == "Seq Scan":
                 into.scans.append(node["Relation Name"])
     into.rows = max(into.rows, read)
+    into.mismatched = max(into.mismatched, mismatched)
 
 
 def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

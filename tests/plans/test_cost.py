@@ -32,6 +32,8 @@ from .conftest import NOW
 
 #: Rows a statement about 100 messages may read, and pages of 8 kB.
 ROWS, PAGES = 4_000, 8_000
+#: Pairs of rows of which it may find that they do not belong together: not each with each.
+PAIRS = 300
 
 
 @pytest.fixture
@@ -49,6 +51,8 @@ def assert_bounded(seen, *names: str, rows: int = ROWS) -> None:
             wrong.append(f"{name} scans {what.scans}")
         if what.rows > rows:
             wrong.append(f"{name} reads {what.rows} rows with {sorted(what.indexes)}")
+        if what.mismatched > PAIRS:
+            wrong.append(f"{name} compares {what.mismatched} pairs of rows in vain")
         if what.buffers > PAGES:
             wrong.append(f"{name} reads {what.buffers} pages")
     assert wrong == []
@@ -103,6 +107,15 @@ def test_settling_plain_messages_reads_only_them(time, seen):
 
     names = ["renew", "complete", "read_leased", "fail", "release", "read_dying", "quarantine"]
     assert_bounded(seen, *names, "delete", rows=3_000)
+
+
+def test_a_failure_is_not_compared_with_every_other(time, seen):
+    send_many([Outgoing("m", priority=7) for _ in range(100)], queue="q")
+    batch = claim(["q"], limit=100)
+
+    fail(batch.token, [Failure(id, error="x") for id in batch.ids])
+
+    assert_bounded(seen, "read_leased", "fail", rows=3_000)
 
 
 def test_arrivals_behind_a_long_blocked_stream_are_parked_without_reading_it(time, seen):
