@@ -188,7 +188,7 @@ class _Taking:
         self.used += used
         if self.messages:
             self.needed = min(self.used / len(self.messages), 1.0)
-        else:
+        elif used:
             self.needed = min(self.needed * 4, 1.0)
 
     def _candidates(self, level: dict[str, Any], room: int) -> list[sql.Row]:

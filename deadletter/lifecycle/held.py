@@ -17,20 +17,20 @@ class Held(NamedTuple):
 def held(items: Sequence[Any]) -> Held:
     """Read reports, each with an id and the token it was claimed under."""
     # A batch has few tokens and many messages.
-    safe = {token: safe_token(token) for token in {item.token for item in items}}
+    safe = {token: _safe(token) for token in {item.token for item in items}}
     return _held({item.id: safe[item.token] for item in items})
 
 
 def held_under(tokens: Mapping[int, str]) -> Held:
-    return _held({id: safe_token(token) for id, token in tokens.items()})
-
-
-def safe_token(token: object) -> str:
-    """A token nobody was given matches nothing, whatever it looks like."""
-    text = str(token)
-    return text if text.isalnum() and text.isascii() and len(text) <= 32 else ""
+    return _held({id: _safe(token) for id, token in tokens.items()})
 
 
 def _held(tokens: Mapping[int, str]) -> Held:
     ids = sorted(tokens)
     return Held(ids, [f"{tokens[id]}-{id}" for id in ids])
+
+
+def _safe(token: object) -> str:
+    """A token nobody was given matches nothing, whatever it looks like."""
+    text = str(token)
+    return text if text.isalnum() and text.isascii() and len(text) <= 32 else ""

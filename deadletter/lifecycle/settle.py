@@ -19,7 +19,7 @@ from ..status import FailureReason, Status
 from . import streams
 from .counting import Subject
 from .finish import finish
-from .held import held, held_under, safe_token
+from .held import held, held_under
 from .noting import announce_failed, count_failure
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
@@ -172,22 +172,23 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
 def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcomes:
     """Record failures by the policies in force now. The caller holds the streams' locks."""
     wanted = {failure.id: failure for failure in failures}
-    mine = tx.run("read_leased", **held(failures)._asdict())
+    holding = held(failures)._asdict()
+    mine = tx.run("read_leased", **holding)
     deaths: list[Death] = []
-    rows: list[dict[str, Any]] = []
+    rows: dict[int, dict[str, Any]] = {}
     attempts: dict[int, int] = {}
-    for id, count, queue_id, name, kind, spot, *policy in mine:
+    for id, count, queue_id, name, kind, *policy in mine:
         failure = wanted[id]
         count_failure(tx, failure, Subject(queue_id, name, kind))
         death = None if failure.deferred else _judge(failure, count, policy[0])
         if death:
             deaths.append(death)
             attempts[id] = count
-        delay = _NOTHING if death else _delay(failure, count, policy)
-        rows.append(_recorded(failure, spot, delay))
+        rows[id] = _recorded(failure, _NOTHING if death else _delay(failure, count, policy))
     outcomes: Outcomes = {}
     if rows:
-        recorded = tx.run("fail", rows=json.dumps(rows), history_limit=HISTORY_LIMIT)
+        written = json.dumps(rows)
+        recorded = tx.run("fail", **holding, rows=written, history_limit=HISTORY_LIMIT)
         points.reach("fail.recorded")
         for id, at, _queue_id, _stream in recorded:
             moment = sql.as_datetime(at, tx.connection)
@@ -242,16 +243,16 @@ def refunding(tx: Transaction, tokens: Tokens) -> list[int]:
 def abandoning(
     tx: Transaction, failure: Failure, *, force_poison: bool, max_attempts: int | None, by: str
 ) -> Outcomes:
-    for row in tx.run("read_leased", **held([failure])._asdict()):
-        id, count, queue_id, name, kind, spot, limit, *_policy = row
+    holding = held([failure])._asdict()
+    for id, count, queue_id, name, kind, limit, *_policy in tx.run("read_leased", **holding):
         limit = limit if max_attempts is None else max_attempts
-        delay = as_timedelta(failure.delay or 0, field="delay")
-        written = _recorded(failure, spot, delay) | {"failed": 0}
+        row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay")) | {"failed": 0}
         if failure.error:
             count_failure(tx, failure, Subject(queue_id, name, kind))
         else:
-            written |= {"entry": None, "reason": None, "error": None}
-        recorded = tx.run("fail", rows=json.dumps([written]), history_limit=HISTORY_LIMIT)
+            row |= {"entry": None, "reason": None, "error": None}
+        written = json.dumps({id: row})
+        recorded = tx.run("fail", **holding, rows=written, history_limit=HISTORY_LIMIT)
         if force_poison or (limit is not None and count >= limit):
             verdict = "given up by its worker" if force_poison else ""
             quarantine(tx, [Death(id, verdict=verdict)], by=by)
@@ -310,7 +311,7 @@ def _backoff(base: object, cap: object, jitter: float) -> Backoff:
     )
 
 
-def _recorded(failure: Failure, spot: str | None, delay: timedelta) -> dict[str, Any]:
+def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
     """What the statement `fail` writes. Nothing is marked or remembered of an unregistered name."""
     reason = FailureReason.read(failure.reason)
     error = printable(failure.error)
@@ -323,9 +324,6 @@ def _recorded(failure: Failure, spot: str | None, delay: timedelta) -> dict[str,
             if text := getattr(failure, key):
                 entry[key] = printable(text)
     return {
-        "id": failure.id,
-        "spot": spot,
-        "token": safe_token(failure.token),
         "reason": int(reason),
         "error": error,
         "completed": int(failure.completed) & ~int(Status.FAILED),

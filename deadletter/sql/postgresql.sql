@@ -351,8 +351,8 @@ SELECT pg_advisory_xact_lock(key)
          ORDER BY key) AS ordered;
 
 -- read_leased --
--- Lock the messages the caller holds and read what the policy needs to decide, and where they are.
-SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, m.ctid::text, q.max_attempts, q.backoff_base,
+-- Lock the messages the caller holds and read what the policy needs to decide.
+SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
        q.backoff_cap, q.jitter, q.cooldown
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
@@ -362,24 +362,25 @@ SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, m.ctid::text, q.max_attempt
    FOR UPDATE OF m;
 
 -- fail --
--- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim. The rows are locked,
--- so that they are still where they were read.
+-- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim. What is to be
+-- written is looked up by id, not joined: see complete.
 UPDATE deadletter_message m
-   SET status = m.status | r.completed | r.failed,
-       -- an abandon without a word keeps the last real error
-       failure_reason = COALESCE(r.reason, m.failure_reason), error = COALESCE(r.error, m.error),
-       available_at = %(now)s + r.delay * interval '1 microsecond',
-       lease_token = NULL, worker = NULL,
-       history = CASE WHEN r.entry IS NULL THEN m.history ELSE
-           CASE WHEN jsonb_typeof(m.history) <> 'array' THEN '[]'::jsonb
-                WHEN jsonb_array_length(m.history) >= %(history_limit)s
-                THEN m.history - 0 ELSE m.history END
-           || jsonb_build_array(r.entry || jsonb_build_object(
-                'at', %(now)s, 'worker', m.worker, 'attempt', m.attempts)) END
-  FROM jsonb_to_recordset(%(rows)s::jsonb)
-       AS r(spot tid, token text, reason int, error text, completed int, failed int, delay bigint,
-            entry jsonb)
- WHERE m.ctid = r.spot AND m.lease_token = r.token AND COALESCE(m.available_at, '-infinity') > %(now)s
+   SET lease_token = NULL, worker = NULL,
+       (status, failure_reason, error, available_at, history) = (
+           SELECT m.status | r.completed | r.failed,
+                  -- an abandon without a word keeps the last real error
+                  COALESCE(r.reason, m.failure_reason), COALESCE(r.error, m.error),
+                  %(now)s + r.delay * interval '1 microsecond',
+                  CASE WHEN r.entry IS NULL THEN m.history ELSE
+                      CASE WHEN jsonb_typeof(m.history) <> 'array' THEN '[]'::jsonb
+                           WHEN jsonb_array_length(m.history) >= %(history_limit)s
+                           THEN m.history - 0 ELSE m.history END
+                      || jsonb_build_array(r.entry || jsonb_build_object(
+                           'at', %(now)s, 'worker', m.worker, 'attempt', m.attempts)) END
+             FROM jsonb_to_record(%(rows)s::jsonb -> m.id::text)
+                  AS r(reason int, error text, completed int, failed int, delay bigint, entry jsonb))
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+   AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.available_at, m.queue_id, m.stream;
 
 -- release --

@@ -153,7 +153,7 @@ SELECT 1 WHERE 0;
 SELECT 1 WHERE 0;
 
 -- read_leased --
-SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, NULL, q.max_attempts, q.backoff_base,
+SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
        q.backoff_cap, q.jitter, q.cooldown
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
@@ -175,13 +175,15 @@ UPDATE deadletter_message
                '$[#]', json_set(r.entry,
                    '$.at', replace(%(now)s, ' ', 'T') || '+00:00', '$.worker', worker,
                    '$.attempt', attempts)) END
-  FROM (SELECT json_extract(value, '$.id') AS row_id, json_extract(value, '$.token') AS token,
+  FROM (SELECT CAST(key AS INTEGER) AS row_id,
                json_extract(value, '$.reason') AS reason, json_extract(value, '$.error') AS error,
                json_extract(value, '$.completed') AS completed,
                json_extract(value, '$.failed') AS failed, json_extract(value, '$.delay') AS delay,
                json_extract(value, '$.entry') AS entry
           FROM json_each(%(rows)s)) AS r
- WHERE id = r.row_id AND lease_token = r.token AND available_at > %(now)s
+ WHERE id = r.row_id
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s
 RETURNING id, available_at, queue_id, stream;
 
 -- release --
