@@ -58,9 +58,9 @@ def crash(kind: str, text: str, error: BaseException, /, **fields: Any) -> None:
 def flush() -> None:
     """Write what is left to be written; for who ends this process without further ado."""
     _pen.flush()
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
 
 
 class _Pen:
@@ -73,6 +73,8 @@ class _Pen:
 
     #: Lines a thread writes before others wait for their turn, and lines that may be left.
     TURN = 50
+    #: Seconds to wait: whoever writes may be stuck in a handler, or wait for a lock of ours.
+    PATIENCE = 1.0
 
     def __init__(self) -> None:
         self._left: deque[logging.LogRecord] = deque()
@@ -83,16 +85,19 @@ class _Pen:
 
     def write(self, record: logging.LogRecord) -> None:
         self._left.append(record)
-        # Looks again after letting go: a line may have been left in between.
-        while self._left and self._lock.acquire(blocking=self._is_full()):
-            try:
-                self._write_all()
-            finally:
-                self._lock.release()
+        self._write_left(patience=self.PATIENCE if self._is_full() else 0)
 
     def flush(self) -> None:
-        # Not for ever: the thread that is at it may be stuck in a handler.
-        if self._lock.acquire(timeout=1):
+        """Return when all that was logged before is written."""
+        with suppress(Exception):
+            # Though nothing may be left: the last line is under way as long as the lock is held.
+            if self._lock.acquire(timeout=self.PATIENCE):
+                self._lock.release()
+            self._write_left(patience=self.PATIENCE)
+
+    def _write_left(self, *, patience: float) -> None:
+        # Looks again after letting go: a line may have been left in between.
+        while self._left and self._lock.acquire(timeout=patience):
             try:
                 self._write_all()
             finally:
@@ -103,13 +108,19 @@ class _Pen:
 
     def _write_all(self) -> None:
         self._is_over = False
+        problem: Exception | None = None
         for written in count(1):
             try:
                 record = self._left.popleft()
             except IndexError:
-                return
-            logger.handle(record)
+                break
+            try:
+                logger.handle(record)
+            except Exception as error:  # noqa: BLE001 - the other lines have nobody else
+                problem = error
             self._is_over = written >= self.TURN
+        if problem is not None:
+            raise problem
 
     def _begin_anew(self) -> None:
         """The thread that held the lock, and writes what is left, is one of the parent's."""

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from deadletter import logs, send, testing
+from deadletter.lifecycle import Failure, claim, fail
 from tests.test_docs import names, table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -368,6 +370,40 @@ def test_a_handler_that_logs_itself_does_not_wait_for_itself(slow: Slow, monkeyp
     assert slow.texts == ["first", "of the handler"]
 
 
+def test_who_waits_for_a_handler_that_waits_for_him_goes_on(slow: Slow, monkeypatch) -> None:
+    monkeypatch.setattr(logs._Pen, "TURN", 0)
+    monkeypatch.setattr(logs._Pen, "PATIENCE", 0.05)
+    first = started("first")
+    assert slow.is_at_it.wait(20)
+
+    say("second")  # its turn does not come
+
+    assert slow.texts == ["first"]
+    slow.may_go_on.set()
+    first.join(20)
+    assert slow.texts == ["first", "second"]
+
+
+def test_a_line_that_cannot_be_written_does_not_keep_the_others(slow: Slow, monkeypatch) -> None:
+    first = started("first")
+    assert slow.is_at_it.wait(20)
+    say("bad")
+    say("good")
+    real = slow.emit
+
+    def choosy(record: logging.LogRecord) -> None:
+        if record.getMessage() == "bad":
+            raise RuntimeError
+        real(record)
+
+    monkeypatch.setattr(slow, "emit", choosy)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    slow.may_go_on.set()
+    first.join(20)
+
+    assert slow.texts == ["first", "good"]
+
+
 def test_a_handler_that_raises_leaves_the_pen_to_others(slow: Slow, monkeypatch) -> None:
     def broken(record: logging.LogRecord) -> None:
         raise RuntimeError
@@ -412,6 +448,21 @@ def test_a_process_that_ends_at_once_writes_what_was_left(slow: Slow) -> None:
     logs.flush()
 
     assert slow.texts == ["first", "left"]
+    first.join(20)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_only_trace_of_a_message_is_written_before_it_is_gone(slow: Slow, policy) -> None:
+    policy(on_poison="discard")
+    id = send("mail").id
+    batch = claim()
+    first = started("first")
+    assert slow.is_at_it.wait(20)
+    Timer(0.2, slow.may_go_on.set).start()
+
+    fail(batch.token, [Failure(id, error="no", permanent=True)])
+
+    assert [text for text in slow.texts if text.startswith("discarded")]
     first.join(20)
 
 

@@ -66,7 +66,7 @@ def take(
         limit=request.limit,
         max_attempts=request.max_attempts,
         failed=frozenset(exclude),
-        needed=min(max(request.candidates, 0.0), 1.0),
+        expected=request.candidates if 0 < request.candidates < 1 else 1.0,
     )
     for level in _levels(tx, request.queues, request.floors):
         for _ in range(ROUNDS):
@@ -130,8 +130,8 @@ class _Taking:
     limit: int
     max_attempts: Mapping[str, int | None]
     failed: frozenset[int]
-    #: How many candidates a message takes, as far as is known; and how many were of use so far.
-    needed: float = 1.0
+    #: How many candidates a message is expected to take, and how many were of use so far.
+    expected: float = 1.0
     used: int = 0
     #: Where the first look began to find something.
     began: Floor | None = None
@@ -153,6 +153,11 @@ class _Taking:
     def room(self) -> int:
         return self.limit - len(self.messages)
 
+    @property
+    def needed(self) -> float:
+        """How many candidates a message took."""
+        return min(self.used / len(self.messages), 1.0) if self.messages else 1.0
+
     def look(self, level: dict[str, Any]) -> bool:
         """Claim what is due at a level; say whether it is worth looking again."""
         asked = self._reach()
@@ -169,7 +174,7 @@ class _Taking:
         seen = len(leased) + len(others)
         self.messages += [self._claimed(row[3:]) for row in leased]
         unneeded = self._judge(others) if others else 0
-        self._learn(seen - unneeded)
+        self.used += seen - unneeded
         if seen < asked or not (others or self.room > 0):
             return False
         if len(self.locked) >= REACH:
@@ -179,17 +184,11 @@ class _Taking:
     def _reach(self) -> int:
         """
         How many candidates to look at. Each is locked, and so is its stream: where ten streams will
-        fill the room, the next five hundred are left alone.
+        fill the room, the next five hundred are left alone. If they do not, there is no telling.
         """
-        return min(self.room, REACH, ceil(self.room * self.needed * SPARE) + 1)
-
-    def _learn(self, used: int) -> None:
-        """While nothing is to be had, each look goes further than the one before."""
-        self.used += used
-        if self.messages:
-            self.needed = min(self.used / len(self.messages), 1.0)
-        elif used:
-            self.needed = min(self.needed * 4, 1.0)
+        if self.used:
+            return min(self.room, REACH)
+        return min(self.room, REACH, ceil(self.room * self.expected * SPARE) + 1)
 
     def _candidates(self, level: dict[str, Any], room: int) -> list[sql.Row]:
         params = {"lease": self.lease, **level}

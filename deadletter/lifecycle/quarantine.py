@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import points, signals
 from ..failures import HISTORY_LIMIT, cause_of, fingerprint, printable
-from ..logs import event
+from ..logs import event, flush
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
 from . import outcomes, owners, streams
@@ -58,9 +58,12 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
     by_policy: dict[str, list[_Dying]] = {}
     for row in dying:
         by_policy.setdefault(row.destination, []).append(row)
-    for row in by_policy.pop(OnPoison.DISCARD, []):
-        # Said before the commit: a crash right after it must not lose the only trace.
+    discarded = by_policy.pop(OnPoison.DISCARD, [])
+    for row in discarded:
         _log(row.poisoning(), "message_discarded", "discarded")
+    if discarded:
+        # Written before the commit: a crash right after it must not lose the only trace.
+        flush()
     buried = [row.id for row in by_policy.pop(OnPoison.DEAD_QUEUE, [])]
     if buried:
         tx.run("bury", ids=buried)

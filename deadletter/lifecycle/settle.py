@@ -172,8 +172,7 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
 def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcomes:
     """Record failures by the policies in force now. The caller holds the streams' locks."""
     wanted = {failure.id: failure for failure in failures}
-    holding = held(failures)._asdict()
-    mine = tx.run("read_leased", **holding)
+    mine = tx.run("read_leased", **held(failures)._asdict())
     deaths: list[Death] = []
     rows: dict[int, dict[str, Any]] = {}
     attempts: dict[int, int] = {}
@@ -187,8 +186,9 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
         rows[id] = _recorded(failure, _NOTHING if death else _delay(failure, count, policy))
     outcomes: Outcomes = {}
     if rows:
-        written = json.dumps(rows)
-        recorded = tx.run("fail", **holding, rows=written, history_limit=HISTORY_LIMIT)
+        # Not the others: a lease that was over a moment ago may be renewed by now.
+        ours = held([wanted[id] for id in rows])._asdict()
+        recorded = tx.run("fail", **ours, rows=json.dumps(rows), history_limit=HISTORY_LIMIT)
         points.reach("fail.recorded")
         for id, at, _queue_id, _stream in recorded:
             moment = sql.as_datetime(at, tx.connection)

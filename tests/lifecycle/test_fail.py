@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadletter import FailureReason, Status, send
+from deadletter import FailureReason, LeaseLost, Status, send, sql
 from deadletter.lifecycle import Failure, Poisoned, Scheduled, claim, fail
 from deadletter.models import Message, PoisonRecord
 
@@ -202,3 +202,23 @@ def test_raising_the_limit_gives_more_attempts(clock, counts, policy, limit):  #
 
     assert isinstance(outcome[message.id], Scheduled)
     assert counts() == {"failed": 1}
+
+
+def test_what_was_lost_when_it_was_read_is_not_written_a_moment_later(clock, monkeypatch):
+    """A lease that is over may be renewed between the two statements, by another thread."""
+    kept, lost = send("mail").id, send("mail").id
+    token = claim().token
+    real = sql.run
+
+    def run(connection, name, params, **options):
+        rows = real(connection, name, params, **options)
+        return rows[:1] if name == "read_leased" else rows
+
+    monkeypatch.setattr(sql, "run", run)
+    with pytest.raises(LeaseLost) as error:
+        fail(token, [Failure(kept, error="x"), Failure(lost, error="x")])
+
+    assert error.value.ids == [lost]
+    states = dict(Message.objects.values_list("id", "status"))
+    assert states[kept] & Status.FAILED
+    assert states[lost] == Status.STORED

@@ -95,7 +95,7 @@ def test_where_a_candidate_brings_less_than_before_the_claim_is_filled_all_the_s
     assert batch.candidates == 1
 
 
-def test_while_nothing_is_to_be_had_each_look_goes_further(looks):
+def test_after_a_look_that_did_not_do_the_next_is_at_all_there_is_room_for(looks):
     fill(streams=60, each=1)
     assert len(take(60)) == 60
     fill(streams=60, each=1)  # behind what is held
@@ -105,9 +105,14 @@ def test_while_nothing_is_to_be_had_each_look_goes_further(looks):
     batch = take(20, candidates=0.01)
 
     assert batch.ids == plain
-    assert looks[0] == 2
-    assert max(looks) == 20
-    assert sum(looks) <= 60 + 2 * 20
+    assert looks == [2, 20, 20, 20, 18]  # the fourth met two that were not of a stream
+
+
+@pytest.mark.parametrize("candidates", [0, -1, 2, float("nan"), float("inf")])
+def test_an_expectation_that_makes_no_sense_is_none(looks, candidates: float):
+    fill(streams=20, each=10)
+    assert len(take(50, candidates=candidates)) == 50
+    assert looks[0] == 50
 
 
 def test_nothing_is_missed_whatever_is_expected():
