@@ -2,6 +2,8 @@
 Run the suite on SQLite and on PostgreSQL: `python -m tests.both_databases [arguments of pytest]`.
 
 Side by side where there is more than one processor: SQLite as it goes, then what PostgreSQL said.
+SQLite is the quicker of the two: after it, its processor takes the tests of the worker over from
+PostgreSQL, on a server of their own, unless arguments choose tests or DATABASE_URL a server.
 One after the other with an argument that wants the terminal (-s, --pdb, --trace).
 DATABASE_URL names the PostgreSQL server to use; without it a private one lives as long as the run.
 PRIVATE_POSTGRES_VERSION (16 or 18) chooses the version of the private one.
@@ -15,12 +17,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
 from tests.private_postgres import private_postgres
 
+#: What is left to whoever is done first: about a third of PostgreSQL's time.
+LATER = "tests/worker"
 POSTGRESQL_SCHEMES = ("postgres://", "postgresql://", "pgsql://", "psql://")
 
 
@@ -42,22 +46,31 @@ class Run:
         wants_terminal = {"-s", "--pdb", "--trace"} & set(self.arguments)
         return not wants_terminal and (os.cpu_count() or 1) > 1
 
+    @property
+    def is_shared_out(self) -> bool:
+        return self.is_side_by_side and not self.arguments and not given_server()
+
     def halves(self, url: str) -> None:
         if not self.is_side_by_side:
             self.end("SQLite", self.start(None))
             self.end("PostgreSQL", self.start(url))
             return
         with tempfile.TemporaryFile() as said:
-            second = self.start(url, said)
+            second = self.start(url, said, [f"--ignore={LATER}"] if self.is_shared_out else [])
             self.end("SQLite", self.start(None))
+            if self.is_shared_out:
+                with postgresql() as another:
+                    self.end(f"PostgreSQL: {LATER}", self.start(another, more=[LATER]))
             self.end("PostgreSQL", second, said)
 
-    def start(self, url: str | None, said: IO[bytes] | None = None) -> subprocess.Popen:
+    def start(
+        self, url: str | None, said: IO[bytes] | None = None, more: Sequence[str] = ()
+    ) -> subprocess.Popen:
         self.stop_if_interrupted()
         environment = {k: v for k, v in os.environ.items() if k != "DATABASE_URL"}
         if url:
             environment["DATABASE_URL"] = url
-        command = [sys.executable, "-m", "pytest", *self.arguments]
+        command = [sys.executable, "-m", "pytest", *self.arguments, *more]
         half = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
         self.running.append(half)
         return half
@@ -86,10 +99,14 @@ class Run:
             raise Interrupted
 
 
+def given_server() -> str | None:
+    given = os.environ.get("DATABASE_URL", "")
+    return given if given.startswith(POSTGRESQL_SCHEMES) else None
+
+
 @contextmanager
 def postgresql() -> Iterator[str]:
-    given = os.environ.get("DATABASE_URL", "")
-    if given.startswith(POSTGRESQL_SCHEMES):
+    if given := given_server():
         yield given
     else:
         with private_postgres(os.environ.get("PRIVATE_POSTGRES_VERSION", "18")) as url:
