@@ -114,6 +114,7 @@ def test_every_line_of_many_threads_is_written_once_and_in_its_order(slow: Slow)
 def test_a_handler_that_logs_itself_does_not_wait_for_itself(slow: Slow, monkeypatch) -> None:
     slow.may_go_on.set()
     monkeypatch.setattr(Pen, "TURN", 0)
+    monkeypatch.setattr(Pen, "PATIENCE", 100)
     again = iter([lambda: say("of the handler")])
 
     def emit(record: logging.LogRecord) -> None:
