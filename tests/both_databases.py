@@ -6,7 +6,7 @@ SQLite is the quicker of the two: after it, its processor takes the tests of the
 PostgreSQL, on a server of their own, unless arguments choose tests or DATABASE_URL a server.
 One after the other with an argument that wants the terminal (-s, --pdb, --trace).
 DATABASE_URL names the PostgreSQL server to use; without it a private one lives as long as the run.
-PRIVATE_POSTGRES_VERSION (16 or 18) chooses the version of the private one.
+PRIVATE_POSTGRES_VERSION (16, 18, or one that Debian installed) chooses that of the private one.
 """
 
 from __future__ import annotations

