@@ -6,6 +6,7 @@ import os
 
 from project.settings import *  # noqa: F403
 from project.settings import DATABASES, DEADLETTER, INSTALLED_APPS, SQLITE_OPTIONS
+from tests.mail import LOCMEM
 
 SECRET_KEY = "of the tests"
 
@@ -14,6 +15,9 @@ INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample"]
 
 # Hashing is slow on purpose; here only time would be lost.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+# Since Django 6.1 a site names its mailers; earlier versions do not read this setting.
+MAILERS = {"default": {"BACKEND": LOCMEM}}
 
 # The app's defaults, not the short delays of the demonstration.
 DEADLETTER = {**DEADLETTER, "QUEUES": {"default": {}}}

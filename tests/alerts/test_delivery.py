@@ -17,10 +17,11 @@ from deadletter.alerts import delivery, send_test, webhook
 from deadletter.alerts.failing import DeliveryFailed
 from deadletter.alerts.mail import render
 from deadletter.models import Message, PoisonRecord, Queue
+from tests.mail import HAS_MAILERS, LOCMEM, email_settings, mailers, smtp_settings
 from tests.operations.making import dead
 
 from .conftest import SECRET, notices
-from .servers import http_server
+from .servers import http_server, smtp_server
 
 HOSTILE = "first\r\nBcc: everybody@example.org\x1b[2J\u202e\n.\n-- \nraised: forged"
 
@@ -339,14 +340,55 @@ def test_one_channel_that_is_down_does_not_delay_the_others(clock, rules, receiv
 
 
 def test_a_mail_server_that_refuses_is_named_without_its_words(clock, rules, settings):
-    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1
+    for name, value in smtp_settings("127.0.0.1", 1).items():
+        setattr(settings, name, value)
     rules(new_group=True)
     send_test()
 
     assert drain().failed == 1
 
     assert Message.objects.get().error.endswith("channel ops: ConnectionRefusedError")
+
+
+@pytest.mark.filterwarnings("ignore:The EMAIL_")
+def test_the_old_mail_settings_are_used_as_well_as_the_new_ones(clock, rules, settings):
+    del settings.MAILERS
+    rules(new_group=True)
+
+    with smtp_server() as mailbox:
+        for name, value in email_settings("127.0.0.1", mailbox.port).items():
+            setattr(settings, name, value)
+        send_test()
+        assert drain().completed == 1
+
+    assert mailbox.recipients == [["ops@example.org"]]
+
+
+@pytest.mark.skipif(not HAS_MAILERS, reason="mailers came with Django 6.1")
+def test_the_mailer_named_default_is_used(clock, rules, settings):
+    rules(new_group=True)
+
+    with smtp_server() as mailbox:
+        settings.MAILERS = {
+            **mailers("127.0.0.1", mailbox.port)["MAILERS"],
+            "other": {"BACKEND": LOCMEM},
+        }
+        send_test()
+        assert drain().completed == 1
+
+    assert mailbox.recipients == [["ops@example.org"]]
+    assert django_mail.outbox == []
+
+
+@pytest.mark.skipif(not HAS_MAILERS, reason="mailers came with Django 6.1")
+def test_a_site_without_a_default_mailer_is_told_so(clock, rules, settings):
+    settings.MAILERS = {"other": {"BACKEND": LOCMEM}}
+    rules(new_group=True)
+    send_test()
+
+    assert drain().failed == 1
+
+    assert Message.objects.get().error.endswith("channel ops: MailerDoesNotExist")
 
 
 def test_the_own_queue_is_made_when_it_is_first_needed(clock, rules, decide):

@@ -162,11 +162,11 @@ def look_postgresql(name: str, params: Any, into: Seen) -> None:
 
 
 def look_at(text: str, params: Any, into: Seen) -> None:
-    point = transaction.savepoint()
+    point = connection.savepoint()
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {text}", params)
         plan = cursor.fetchone()[0][0]["Plan"]
-    transaction.savepoint_rollback(point)
+    connection.savepoint_rollback(point)
     into.buffers = max(into.buffers, plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
     nodes = list(walk(plan))
     read = mismatched = 0
