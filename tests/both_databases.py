@@ -6,6 +6,7 @@ SQLite is the quicker of the two: after it, its processor takes the tests of the
 PostgreSQL, on a server of their own, unless arguments choose tests or DATABASE_URL a server.
 One after the other with an argument that wants the terminal (-s, --pdb, --trace).
 DATABASE_URL names the PostgreSQL server to use; without it a private one lives as long as the run.
+Without arguments the plans run on the older server too: planners differ more than anything else.
 PRIVATE_POSTGRES_VERSION (16, 18, or one that Debian installed) chooses that of the private one.
 """
 
@@ -25,6 +26,8 @@ from tests.private_postgres import private_postgres
 
 #: What is left to whoever is done first: about a third of PostgreSQL's time.
 LATER = "tests/worker"
+#: What also runs on another server: version and tests. More of that is in tests.more.
+OLDER, ALSO = "16", "tests/plans"
 POSTGRESQL_SCHEMES = ("postgres://", "postgresql://", "pgsql://", "psql://")
 
 
@@ -48,12 +51,17 @@ class Run:
 
     @property
     def is_shared_out(self) -> bool:
-        return self.is_side_by_side and not self.arguments and not given_server()
+        return self.is_side_by_side and self.is_whole
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.arguments and not given_server()
 
     def halves(self, url: str) -> None:
         if not self.is_side_by_side:
             self.end("SQLite", self.start(None))
             self.end("PostgreSQL", self.start(url))
+            self.also_on_older()
             return
         with tempfile.TemporaryFile() as said:
             second = self.start(url, said, [f"--ignore={LATER}"] if self.is_shared_out else [])
@@ -61,7 +69,13 @@ class Run:
             if self.is_shared_out:
                 with postgresql() as another:
                     self.end(f"PostgreSQL: {LATER}", self.start(another, more=[LATER]))
+            self.also_on_older()
             self.end("PostgreSQL", second, said)
+
+    def also_on_older(self) -> None:
+        if self.is_whole and private_version() != OLDER:
+            with private_postgres(OLDER) as older:
+                self.end(f"PostgreSQL {OLDER}: {ALSO}", self.start(older, more=[ALSO]))
 
     def start(
         self, url: str | None, said: IO[bytes] | None = None, more: Sequence[str] = ()
@@ -109,8 +123,12 @@ def postgresql() -> Iterator[str]:
     if given := given_server():
         yield given
     else:
-        with private_postgres(os.environ.get("PRIVATE_POSTGRES_VERSION", "18")) as url:
+        with private_postgres(private_version()) as url:
             yield url
+
+
+def private_version() -> str:
+    return os.environ.get("PRIVATE_POSTGRES_VERSION", "18")
 
 
 def main(arguments: list[str]) -> int:
