@@ -43,11 +43,8 @@ NEAR_DATABASE = {
 NEAR_DJANGO = ("tests/admin", "tests/alerts", "tests/commands", "tests/models", "tests/test_*.py")
 
 #: Where a change makes these parts worth running at once.
-DATABASE_FILES = (
-    "deadletter/sql/",
-    "deadletter/lifecycle/",
-    "deadletter/m",
-    "deadletter/instances/",
+DATABASE_FILES = tuple(
+    f"deadletter/{name}/" for name in ("sql", "lifecycle", "migrations", "models", "instances")
 )
 DJANGO_FILES = ("deadletter/admin/", "deadletter/alerts/", "deadletter/templates/", "requirements")
 

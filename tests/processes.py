@@ -66,14 +66,16 @@ def _can_write() -> bool:
 class Worker:
     """One `manage.py run_worker` and everything it forks, in a process group of its own."""
 
-    def __init__(self, arguments: list[str], *, directory: Path, environment: dict[str, str]):
+    def __init__(
+        self, arguments: list[str], *, directory: Path, environment: dict[str, str], root: Path
+    ):
         number = len(list(directory.glob("*.log")))
         self.log = directory / f"{number}.log"
         self.started = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "run_worker", "--log-format", "json", *arguments],
-                cwd=settings.BASE_DIR,
+                cwd=root,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -160,16 +162,22 @@ class Worker:
 
 
 class Workers:
-    """Starts workers for one test and reads what their handlers did."""
+    """
+    Starts workers for one test and reads what their handlers did.
 
-    def __init__(self, directory: Path, url: str) -> None:
+    `root` is the folder of the code that they run: that of another release, see tests/upgrades.
+    """
+
+    def __init__(self, directory: Path, url: str, root: Path | None = None) -> None:
         self.directory = directory
         self.url = url
+        self.root = root or settings.BASE_DIR
         self.all: list[Worker] = []
 
     def start(self, *arguments: Any, **environment: str) -> Worker:
         worker = Worker(
             [str(argument) for argument in arguments],
+            root=self.root,
             directory=self.directory,
             environment={
                 "DATABASE_URL": self.url,
@@ -222,8 +230,8 @@ class Workers:
 
 
 @contextmanager
-def worker_processes(directory: Path, url: str) -> Iterator[Workers]:
-    workers = Workers(directory, url)
+def worker_processes(directory: Path, url: str, root: Path | None = None) -> Iterator[Workers]:
+    workers = Workers(directory, url, root)
     try:
         yield workers
     finally:
