@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-#: Seconds for the program to come up and to go.
-PATIENCE = 20
+from tests.patience import PATIENCE
 
 CONFIGURATION = """
 [databases]

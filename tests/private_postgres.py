@@ -25,8 +25,8 @@ VERSIONS = {"16": "pginstall", "18": "pginstall18"}
 # Where Debian and Ubuntu install the programs of a version.
 SYSTEM = "/usr/lib/postgresql/{version}/bin"
 
-START_SECONDS = 30
-STOP_SECONDS = 20
+START_SECONDS = 300
+STOP_SECONDS = 120
 
 SETTINGS = {
     "listen_addresses": "",  # only the socket, in a directory nobody else may enter

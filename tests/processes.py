@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,23 +23,10 @@ from urllib.parse import urlsplit, urlunsplit
 from django.conf import settings
 from django.db import connection, connections
 
+from tests.patience import PATIENCE, row_counts, wait_until
 from tests.sample.journal import DIRECTORY
 
-#: Seconds after which a wait is a failure; every wait ends at its event, long before.
-PATIENCE = 30.0
-
 Line = dict[str, Any]
-
-
-def wait_until(
-    condition: Callable[[], Any], *, patience: float = PATIENCE, why: Callable[[], str] = str
-) -> Any:
-    """Return the condition's value once it is true."""
-    deadline = time.monotonic() + patience
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {patience} s in vain. {why()}"
-        time.sleep(0.01)
-    return found
 
 
 def database_url(alias: str = "default") -> str:
@@ -135,7 +122,8 @@ class Worker:
         try:
             return self.process.wait(patience)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"did not end in {patience} s:\n{self.text()}") from None
+            counts = row_counts()
+            raise AssertionError(f"did not end in {patience} s, {counts}:\n{self.text()}") from None
 
     def stop(self) -> int:
         # Before that, nobody listens to signals yet, and nothing is held that could be given back.

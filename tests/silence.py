@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from tests.patience import PATIENCE
+
 
 @contextmanager
 def silent_database(alias: str = "silent") -> Iterator[str]:
@@ -55,6 +57,6 @@ def silent_database(alias: str = "silent") -> Iterator[str]:
         del connections.settings[alias]
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(PATIENCE)
         for client in held:
             client.close()

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import work
 from benchmarks.ratios import requirements
 from benchmarks.results import Results, Spread
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,7 +26,12 @@ def measured(tmp_path_factory):
     command = [sys.executable, "-m", "benchmarks", "--tiny", "--no-plots", "--output", str(folder)]
     options = ["--only", "raw,deadletter", "--scenario", "drain-1,streams"]
     done = subprocess.run(
-        [*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        [*command, *options],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

@@ -14,6 +14,7 @@ from django.db import connections
 from deadletter import FailureReason
 from deadletter.checks import check_databases, check_settings
 from deadletter.conf import get_settings
+from tests.patience import PATIENCE
 
 
 def found(settings, value) -> list[tuple[str, str]]:
@@ -197,6 +198,6 @@ def test_a_site_without_the_admin_can_be_checked_and_worked_for(tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stderr

@@ -9,8 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -20,10 +19,9 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 import pytest
 from django.conf import settings
 
-pytestmark = pytest.mark.sqlite_only(reason="the demonstration brings its own SQLite database")
+from tests.patience import PATIENCE, wait_until
 
-#: Seconds after which a wait is a failure; every wait ends at its event, long before.
-PATIENCE = 60
+pytestmark = pytest.mark.sqlite_only(reason="the demonstration brings its own SQLite database")
 
 
 class Demo:
@@ -141,13 +139,6 @@ def sign_in(browser: OpenerDirector, site: str, username: str, password: str) ->
     token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', form)[1]
     fields = {"username": username, "password": password, "csrfmiddlewaretoken": token}
     return read(browser, f"{site}/admin/login/", fields | {"next": "/admin/"})
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:

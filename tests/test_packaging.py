@@ -12,6 +12,8 @@ from zipfile import ZipFile
 import pytest
 from django.conf import settings
 
+from tests.patience import PATIENCE
+
 pytestmark = pytest.mark.sqlite_only(reason="one wheel for both databases, so once is enough")
 
 ROOT = Path(settings.BASE_DIR)
@@ -108,6 +110,6 @@ def run(*command: str | Path, cwd: Path) -> None:
     hidden = {"DJANGO_SETTINGS_MODULE", "DATABASE_URL", "PYTHONPATH"}
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"

@@ -13,6 +13,7 @@ import pytest
 from deadletter import logs, send
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.pen import Pen
+from tests.patience import PATIENCE
 
 
 class Slow(logging.Handler):
@@ -26,7 +27,7 @@ class Slow(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.seen.append((record.getMessage(), get_ident()))
         self.is_at_it.set()
-        assert self.may_go_on.wait(20)
+        assert self.may_go_on.wait(PATIENCE)
 
     @property
     def texts(self) -> list[str]:
@@ -58,19 +59,19 @@ def started(*args: str) -> Thread:
 
 def test_a_thread_leaves_its_line_to_the_one_that_writes(slow: Slow) -> None:
     first = started("first")
-    assert slow.is_at_it.wait(20)
+    assert slow.is_at_it.wait(PATIENCE)
 
     say("second")  # would wait for the first, whose handler waits for us
 
     assert slow.texts == ["first"]
     slow.may_go_on.set()
-    first.join(20)
+    first.join(PATIENCE)
     assert slow.seen == [("first", first.ident), ("second", first.ident)]
 
 
 def test_lines_that_are_left_are_not_left_without_end(slow: Slow) -> None:
     first = started("first")
-    assert slow.is_at_it.wait(20)
+    assert slow.is_at_it.wait(PATIENCE)
     for n in range(Pen.TURN):
         say(str(n))
 
@@ -79,18 +80,18 @@ def test_lines_that_are_left_are_not_left_without_end(slow: Slow) -> None:
     assert many.is_alive()
 
     slow.may_go_on.set()
-    first.join(20)
-    many.join(20)
+    first.join(PATIENCE)
+    many.join(PATIENCE)
     assert slow.texts == ["first", *map(str, range(Pen.TURN)), "one too many"]
 
 
 def test_nobody_writes_for_the_others_without_end(slow: Slow) -> None:
     first = started("first")
-    assert slow.is_at_it.wait(20)
+    assert slow.is_at_it.wait(PATIENCE)
     for n in range(Pen.TURN):
         say(str(n))
     slow.may_go_on.set()
-    first.join(20)
+    first.join(PATIENCE)
 
     # It has written its share: the next one would wait for it instead of leaving more.
     assert logs._pen._is_full()
@@ -103,7 +104,7 @@ def test_every_line_of_many_threads_is_written_once_and_in_its_order(slow: Slow)
     slow.may_go_on.set()
     threads = [started(*(f"{name} {n}" for n in range(200))) for name in "abcdefgh"]
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
 
     assert len(slow.texts) == 8 * 200
     for name in "abcdefgh":
@@ -123,7 +124,7 @@ def test_a_handler_that_logs_itself_does_not_wait_for_itself(slow: Slow, monkeyp
 
     monkeypatch.setattr(slow, "emit", emit)
     thread = started("first")
-    thread.join(20)
+    thread.join(PATIENCE)
 
     assert slow.texts == ["first", "of the handler"]
 
@@ -132,19 +133,19 @@ def test_who_waits_for_a_handler_that_waits_for_him_goes_on(slow: Slow, monkeypa
     monkeypatch.setattr(Pen, "TURN", 0)
     monkeypatch.setattr(Pen, "PATIENCE", 0.05)
     first = started("first")
-    assert slow.is_at_it.wait(20)
+    assert slow.is_at_it.wait(PATIENCE)
 
     say("second")  # its turn does not come
 
     assert slow.texts == ["first"]
     slow.may_go_on.set()
-    first.join(20)
+    first.join(PATIENCE)
     assert slow.texts == ["first", "second"]
 
 
 def test_a_line_that_cannot_be_written_does_not_keep_the_others(slow: Slow, monkeypatch) -> None:
     first = started("first")
-    assert slow.is_at_it.wait(20)
+    assert slow.is_at_it.wait(PATIENCE)
     say("bad")
     say("good")
     real = slow.emit
@@ -157,7 +158,7 @@ def test_a_line_that_cannot_be_written_does_not_keep_the_others(slow: Slow, monk
     monkeypatch.setattr(slow, "emit", choosy)
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     slow.may_go_on.set()
-    first.join(20)
+    first.join(PATIENCE)
 
     assert slow.texts == ["first", "good"]
 
@@ -180,7 +181,7 @@ def test_a_handler_that_raises_leaves_the_pen_to_others(slow: Slow, monkeypatch)
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_child_does_not_wait_for_a_thread_of_its_parent(slow: Slow) -> None:
     first = started("first")
-    assert slow.is_at_it.wait(20)
+    assert slow.is_at_it.wait(PATIENCE)
     reader, writer = os.pipe()
 
     if (pid := os.fork()) == 0:  # pragma: no cover - in another process
@@ -194,19 +195,19 @@ def test_a_child_does_not_wait_for_a_thread_of_its_parent(slow: Slow) -> None:
     assert os.read(reader, 100) == b"first of the child"
     os.close(reader)
     slow.may_go_on.set()
-    first.join(20)
+    first.join(PATIENCE)
 
 
 def test_a_process_that_ends_at_once_writes_what_was_left(slow: Slow) -> None:
     first = started("first")
-    assert slow.is_at_it.wait(20)
+    assert slow.is_at_it.wait(PATIENCE)
     say("left")
     Timer(0.1, slow.may_go_on.set).start()
 
     logs.flush()
 
     assert slow.texts == ["first", "left"]
-    first.join(20)
+    first.join(PATIENCE)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -215,10 +216,10 @@ def test_the_only_trace_of_a_message_is_written_before_it_is_gone(slow: Slow, po
     id = send("mail").id
     batch = claim()
     first = started("first")
-    assert slow.is_at_it.wait(20)
+    assert slow.is_at_it.wait(PATIENCE)
     Timer(0.2, slow.may_go_on.set).start()
 
     fail(batch.token, [Failure(id, error="no", permanent=True)])
 
     assert [text for text in slow.texts if text.startswith("discarded")]
-    first.join(20)
+    first.join(PATIENCE)

@@ -26,6 +26,7 @@ from deadletter.exceptions import PayloadRejected
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
+from tests.patience import PATIENCE
 from tests.processes import database_url, wait_until
 from tests.sample.journal import DIRECTORY
 
@@ -301,7 +302,7 @@ def test_handlers_in_threads_and_on_the_loop_are_inside_their_own_span(
     traces: Traces, handles
 ) -> None:
     seen: dict[tuple[str, int], int] = {}
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=PATIENCE)
 
     def note(message: Any) -> None:
         seen[message.name, message.id] = trace.get_current_span().get_span_context().span_id
@@ -361,7 +362,7 @@ def test_the_span_of_a_thread_that_hangs_ends_at_its_limit(
 ) -> None:
     gate = threading.Event()
     policy(max_attempts=1)
-    handles("hang", lambda message: gate.wait(30), timeout=timedelta(seconds=0.2))
+    handles("hang", lambda message: gate.wait(PATIENCE), timeout=timedelta(seconds=0.2))
     send("hang")
     process = WorkerProcess(Options(name="here", poll=0.05, grace=0.1))
     worker = threading.Thread(target=process.run, daemon=True)
@@ -372,7 +373,7 @@ def test_the_span_of_a_thread_that_hangs_ends_at_its_limit(
     finally:
         gate.set()
         process.stop(at_once=True)
-        worker.join(20)
+        worker.join(PATIENCE)
 
     assert not worker.is_alive()
     # The handler ends as well, and finds that there is nothing left to end.
@@ -430,7 +431,7 @@ def test_the_package_is_not_needed() -> None:
         env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -477,7 +478,7 @@ def test_forked_workers_export_their_spans_before_they_end(traces: Traces, tmp_p
         cwd=settings.BASE_DIR,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -83,7 +83,7 @@ def test_an_incident_from_the_first_death_to_its_end(workers: Workers, servers):
     wait_until(lambda: PoisonRecord.objects.count() == 31, why=started[0].text)
     # The end comes 12 s after the last death; the web server's retry, 10 s after its failure.
     over = Alert.objects.filter(settled_at__isnull=False)
-    wait_until(over.exists, patience=60, why=started[0].text)
+    wait_until(over.exists, why=started[0].text)
     wait_until(lambda: not Message.objects.exists(), why=started[0].text)
     assert [worker.stop() for worker in started] == [0, 0]
 

@@ -14,6 +14,7 @@ from deadletter.alerts import deciding
 from deadletter.models import Alert, AlertState, Message, Queue
 from deadletter.testing import frozen_clock
 from tests.operations.making import dead
+from tests.patience import PATIENCE
 
 from .conftest import told
 
@@ -27,7 +28,7 @@ def together(count: int, call: Callable[[], Any]) -> list[Any]:
 
     def run() -> None:
         try:
-            barrier.wait(20)
+            barrier.wait(PATIENCE)
             results.append(call())
         except BaseException as error:  # noqa: BLE001 - shown by the assertion
             results.append(error)
@@ -38,7 +39,7 @@ def together(count: int, call: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     return results
 
 
@@ -94,19 +95,19 @@ def test_nobody_waits_for_whoever_decides(rules, monkeypatch):
 
     def slow(*args: Any) -> int:
         inside.set()
-        assert go.wait(20)
+        assert go.wait(PATIENCE)
         return announce(*args)
 
     monkeypatch.setattr(deciding, "announce", slow)
     results: list[Any] = []
     thread = threading.Thread(target=lambda: (results.append(alerts.decide()), connection.close()))
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(PATIENCE)
 
     assert alerts.decide() is None  # at once, while the other holds the row
 
     go.set()
-    thread.join(20)
+    thread.join(PATIENCE)
     assert results[0].raised == ["poison_depth:"]
     assert AlertState.objects.count() == 1
 

@@ -27,7 +27,7 @@ except ImportError:  # pragma: no cover - depends on the machine
     sync_playwright = None  # type: ignore[assignment]
 
 #: Milliseconds after which waiting for an element is a failure.
-PATIENCE = 20_000
+PATIENCE = 120_000
 
 
 def missing() -> str:

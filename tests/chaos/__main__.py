@@ -32,7 +32,7 @@ from .sites import PostgresSite, SQLiteSite, can_fail_over, postgres_site, sqlit
 PRODUCERS = 2
 #: Seconds in which no handler starts or ends, after which a queue is taken for stuck: a lease, the
 #: longest backoff and a poll are 4.2, the longest handler 4; the rest is for a slow machine.
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def main(arguments: list[str]) -> int:

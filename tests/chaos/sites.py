@@ -93,7 +93,7 @@ class PostgresSite:
         for (pid,) in pids:
             os.kill(pid, signal.SIGKILL)
 
-    def wait(self, patience: float = 10.0) -> None:
+    def wait(self, patience: float = 60.0) -> None:
         """Return when the server answers, or after a while."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
+
 #: Not a test's settings: their handlers write what the checker reads.
 SETTINGS = "tests.chaos.settings"
 
@@ -40,7 +42,7 @@ class Actor:
         """The exit code, or None while it runs."""
         return self.process.exitcode
 
-    def wait(self, patience: float = 30.0) -> int:
+    def wait(self, patience: float = PATIENCE) -> int:
         self.process.join(patience)
         assert self.code is not None, f"did not end in {patience} s:\n{self.text()}"
         return self.code

@@ -12,6 +12,7 @@ from django.conf import settings
 from deadletter import send
 from deadletter.models import WorkerProcess
 from tests.operations.making import dead
+from tests.patience import PATIENCE
 from tests.silence import silent_database
 
 
@@ -123,7 +124,7 @@ def test_a_database_that_is_not_migrated_is_said_to_be_so(tmp_path) -> None:
         cwd=settings.BASE_DIR,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -17,6 +17,7 @@ from deadletter.logs import event
 from deadletter.management.parts.text import ago, columns, cut, paragraph, plain, span, table
 from deadletter.models import PoisonRecord, Queue
 from tests.operations.making import dead, failed
+from tests.patience import PATIENCE
 
 HOSTILE = "<script>{{7*7}}\x1b[2J\x1b]0;title\x07\u202e\u2066\u200b\u2028\ud800\x9b31m\r\n\t=1+1é́́́́"
 #: What no printed line may contain.
@@ -143,7 +144,7 @@ def test_exit_codes_reach_the_shell(tmp_path):
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=PATIENCE,
         )
 
     unmigrated = run("list")

@@ -46,7 +46,7 @@ def test_every_turn_takes_effect_once_however_often_workers_are_killed(workers: 
         raise_event(id, "deliver", "the door")
     last = [workers.start("--lease", 1, "--poll", 0.05) for _ in range(2)]
     running = Instance.objects.filter(status="running")
-    wait_until(lambda: not running.exists(), patience=60, why=last[0].text)
+    wait_until(lambda: not running.exists(), why=last[0].text)
     wait_until(lambda: not Message.objects.exists(), why=last[0].text)
 
     assert [worker.stop() for worker in last] == [0, 0]

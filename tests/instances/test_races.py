@@ -32,6 +32,7 @@ from deadletter.instances import flows, take_turn
 from deadletter.models import Instance, InstanceEvent, Message, PoisonRecord, Queue
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,7 +43,7 @@ def in_threads(*works: Any) -> list[Any]:
     together = threading.Barrier(len(works))
 
     def do(place: int, work: Any) -> None:
-        together.wait(10)
+        together.wait(PATIENCE)
         try:
             found[place] = work()
         except Exception as error:  # noqa: BLE001 - returned
@@ -54,7 +55,7 @@ def in_threads(*works: Any) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not any(thread.is_alive() for thread in threads)
     return found
 
@@ -131,7 +132,7 @@ def test_a_flow_that_hangs_holds_up_nobody_who_reports_in_its_stream(flow, handl
 
     def hang(run, event):
         inside.set()
-        assert leave.wait(20)
+        assert leave.wait(PATIENCE)
 
     flow("hang", hang)
     start("hang", instance="o")
@@ -143,7 +144,7 @@ def test_a_flow_that_hangs_holds_up_nobody_who_reports_in_its_stream(flow, handl
 
     thread = threading.Thread(target=turn)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(PATIENCE)
 
     # As the pump does with a turn that takes too long; it must not wait for it.
     with connection.cursor() as cursor:
@@ -152,7 +153,7 @@ def test_a_flow_that_hangs_holds_up_nobody_who_reports_in_its_stream(flow, handl
     lifecycle.fail(batch.token, [failure])
     raise_event("o", "hello")
     leave.set()
-    thread.join(20)
+    thread.join(PATIENCE)
 
     assert isinstance(found[0], LeaseLost)
     assert Instance.objects.get().is_begun is False

@@ -8,6 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from deadletter import Outgoing, send, send_many
 from deadletter.lifecycle import notify
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.postgresql_only(reason="SQLite has no NOTIFY"),
@@ -51,7 +52,7 @@ def test_a_notification_reaches_a_listener_that_then_finds_the_message():
         with other.cursor() as cursor:
             cursor.execute(f"LISTEN {notify.CHANNEL}")
         message = send("mail")
-        heard = list(other.connection.notifies(timeout=20, stop_after=1))
+        heard = list(other.connection.notifies(timeout=PATIENCE, stop_after=1))
         with other.cursor() as cursor:
             cursor.execute("SELECT id FROM deadletter_message")
             found = cursor.fetchall()

@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 
+from tests.patience import PATIENCE
 from tests.processes import Worker
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -63,7 +64,7 @@ def port_of(worker: Worker) -> int:
 
 def get(port: int, *, path: str = "/metrics", method: str = "GET", accept: str = "") -> Answer:
     """Ask once."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request(method, path, headers={"Accept": accept} if accept else {})
         answer = connection.getresponse()

@@ -10,6 +10,7 @@ from django.db import OperationalError
 
 from deadletter.metrics import reading
 from deadletter.metrics.reading import Rested, Rows
+from tests.patience import PATIENCE
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -85,7 +86,7 @@ def test_a_database_that_hangs_keeps_nobody_and_one_thread(monkeypatch):
     fine = reading.read_depths
 
     def hang(using: str) -> object:
-        hanging.wait(30)
+        hanging.wait(PATIENCE)
         return fine(using)
 
     monkeypatch.setattr(reading, "read_depths", hang)
@@ -105,7 +106,9 @@ def test_the_reading_before_serves_while_the_next_one_takes_long(monkeypatch):
     rows = Rows("default", fresh=0, patience=0.05)
     first = wait_until(rows.latest)
     fine = reading.read_depths
-    monkeypatch.setattr(reading, "read_depths", lambda using: hanging.wait(30) and fine(using))
+    monkeypatch.setattr(
+        reading, "read_depths", lambda using: hanging.wait(PATIENCE) and fine(using)
+    )
 
     assert rows.latest() is first
     monkeypatch.setattr(reading, "STALE", 0.0)

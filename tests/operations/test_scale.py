@@ -21,6 +21,7 @@ from django.db import connection
 from deadletter import operations
 from deadletter.models import AuditedMessage, AuditEntry, Message, PoisonRecord
 from deadletter.operations import PoisonFilter
+from tests.patience import PATIENCE
 from tests.processes import database_url, wait_until
 
 from .making import many_dead
@@ -84,13 +85,15 @@ def test_a_killed_command_leaves_whole_pieces_and_the_same_command_goes_on(tmp_p
         "stdin": subprocess.DEVNULL,
     }
     first = subprocess.Popen(command, **options)
-    wait_until(lambda: first.poll() is not None or Message.objects.exists(), patience=60)
+    wait_until(lambda: first.poll() is not None or Message.objects.exists())
     first.kill()
     first.wait()
     done = Message.objects.count()
     assert (done % 1_000, done + PoisonRecord.objects.count()) == (0, MANY)
 
-    second = subprocess.run(command, **options, capture_output=True, text=True, timeout=600)
+    second = subprocess.run(
+        command, **options, capture_output=True, text=True, timeout=2 * PATIENCE
+    )
 
     assert second.returncode == (0 if done < MANY else 1), second.stderr
     assert (Message.objects.count(), PoisonRecord.objects.count()) == (MANY, 0)

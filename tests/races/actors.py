@@ -11,9 +11,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from deadletter import sql
-
-#: Seconds after which a wait is a failure; every wait ends at its event, long before.
-PATIENCE = 20
+from tests.patience import PATIENCE
 
 
 class Actor:

@@ -18,9 +18,8 @@ import psycopg
 from django.db import connection
 
 from deadletter import sql
+from tests.patience import PATIENCE
 
-#: Seconds after which a wait is a failure; every wait ends at its event, long before.
-PATIENCE = 20
 #: Seconds after which a statement that does not return is suspected to wait for a lock.
 QUICK = 0.01
 

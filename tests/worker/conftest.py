@@ -12,6 +12,7 @@ import pytest
 
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
+from tests.patience import PATIENCE
 from tests.private_postgres import Server, private_server
 from tests.processes import Workers, database_url, worker_processes
 from tests.sample.journal import DIRECTORY
@@ -55,10 +56,10 @@ def running(transactional_db: None) -> Callable[..., Any]:
             yield process
         finally:
             process.stop()
-            thread.join(20)
+            thread.join(PATIENCE)
             if thread.is_alive():
                 process.stop(at_once=True)
-                thread.join(20)
+                thread.join(PATIENCE)
             assert not thread.is_alive(), "the worker did not stop"
 
     return run

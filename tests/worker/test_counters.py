@@ -25,7 +25,7 @@ def test_totals_survive_kills_and_add_up_over_processes(workers: Workers):
     Queue.objects.filter(name="default").update(backoff_base=timedelta(0))
     flaky = send_many([Outgoing("sample.work", {"fail": 1}) for _ in range(60)])
     worker = workers.start("--processes", 2, "--poll", 0.05, "--concurrency", 2)
-    wait_until(lambda: not Message.objects.exists(), patience=60, why=worker.text)
+    wait_until(lambda: not Message.objects.exists(), why=worker.text)
 
     held = send_many([Outgoing("sample.work", {"gate": "a"}) for _ in range(4)])
     workers.wait_for("start", count=2 + 2 * len(flaky))
@@ -33,7 +33,7 @@ def test_totals_survive_kills_and_add_up_over_processes(workers: Workers):
     os.kill(victim, signal.SIGKILL)
     worker.wait_for("worker_died")
     workers.open("a")
-    wait_until(lambda: not Message.objects.exists(), patience=60, why=worker.text)
+    wait_until(lambda: not Message.objects.exists(), why=worker.text)
     assert worker.stop() == 0
     more = send_many([Outgoing("sample.work", {}) for _ in range(30)])
     workers.drain("--concurrency", 2)

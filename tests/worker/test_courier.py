@@ -20,6 +20,7 @@ from deadletter.worker.courier import Courier
 from deadletter.worker.ledger import SLOTS
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
+from tests.patience import PATIENCE
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -151,7 +152,7 @@ def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
     def work(message: Claimed) -> None:
         calls.append(message.attempt)
         if len(calls) == 1:
-            may_end.wait(10)
+            may_end.wait(PATIENCE)
 
     handles("job", work)
     id = send("job").id
@@ -164,7 +165,7 @@ def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
             turning.turn()
             return condition()
 
-        wait_until(turned, patience=10)
+        wait_until(turned)
 
     try:
         turn_until(lambda: calls)

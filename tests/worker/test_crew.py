@@ -56,7 +56,7 @@ def test_as_many_runs_as_there_are_threads_go_on_at_a_time(crew):
     barrier = threading.Barrier(8)
     passed: list[int] = []
     # Nobody passes before eight of them are there.
-    crew(8).put([lambda: passed.append(barrier.wait(20)) for _ in range(24)])
+    crew(8).put([lambda: passed.append(barrier.wait(PATIENCE)) for _ in range(24)])
 
     wait_until(lambda: len(passed) == 24)
 
@@ -68,7 +68,7 @@ def test_a_run_that_waits_does_not_keep_the_others_waiting(crew):
     done: list[int] = []
     two = crew(2)
     quick = [lambda n=n: done.append(n) for n in range(200)]
-    two.put([*quick[:100], lambda: gate.wait(20), *quick[100:]])
+    two.put([*quick[:100], lambda: gate.wait(PATIENCE), *quick[100:]])
 
     wait_until(lambda: len(done) == 200)
     two.put([lambda: done.append(200)])

@@ -27,7 +27,7 @@ def test_two_workers_execute_each_message_once(workers: Workers):
     # One that had to start first might find nothing left to do.
     ids = send_many([Outgoing("sample.work", {"sleep": 0.002}) for _ in range(count)])
 
-    wait_until(lambda: not Message.objects.exists(), patience=60, why=started[0].text)
+    wait_until(lambda: not Message.objects.exists(), why=started[0].text)
 
     assert [worker.stop() for worker in started] == [0, 0]
     assert Counter(line["id"] for line in workers.journal("finish")) == Counter(ids)
@@ -43,7 +43,7 @@ def test_two_workers_whose_handlers_write_to_one_file_do_not_fail(workers: Worke
     ids = send_many([Outgoing("sample.effect", {}) for _ in range(300)])
 
     started = [workers.start("--concurrency", 3, "--poll", 0.1) for _ in range(2)]
-    wait_until(lambda: not Message.objects.exists(), patience=60, why=started[0].text)
+    wait_until(lambda: not Message.objects.exists(), why=started[0].text)
 
     assert [worker.stop() for worker in started] == [0, 0]
     assert sorted(Effect.objects.values_list("message", flat=True)) == ids

@@ -13,6 +13,7 @@ from deadletter import FailureReason, Permanent, Retry, Status, send
 from deadletter.backoff import Backoff
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker.registry import handler
+from tests.patience import PATIENCE
 from tests.processes import Workers
 from tests.sample.models import Effect
 
@@ -77,7 +78,7 @@ def test_retry_says_when(run, handles):
 
     run()
 
-    assert 500 <= wait_of(id) < 510
+    assert 500 <= wait_of(id) < 500 + PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_handlers_own_backoff_replaces_the_queues(run, handles):
 
     run()
 
-    assert 400 <= wait_of(id) < 410
+    assert 400 <= wait_of(id) < 400 + PATIENCE
 
 
 class Unprintable(Exception):

@@ -12,6 +12,7 @@ from django.db import connection, connections, transaction
 
 from deadletter.worker import hygiene
 from deadletter.worker.hygiene import prepare, tidy
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,7 +29,7 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=call)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE)
     return results[0]
 
 

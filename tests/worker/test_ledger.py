@@ -10,6 +10,7 @@ from typing import Any
 
 from deadletter.worker.holding import Holding, Holdings
 from deadletter.worker.ledger import Entry, Ledger, Stage
+from tests.patience import PATIENCE
 
 TOKEN = "0123456789abcdef"
 
@@ -72,7 +73,7 @@ def test_only_one_of_many_starts_a_message_and_only_one_decides_about_it():
         def race(
             what: str, holding: Holding = holding, barrier: threading.Barrier = barrier
         ) -> None:
-            barrier.wait(10)
+            barrier.wait(PATIENCE)
             if getattr(holding, what)():
                 winners[what] += 1
 
@@ -83,7 +84,7 @@ def test_only_one_of_many_starts_a_message_and_only_one_decides_about_it():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE)
 
     assert winners == {"take": 200, "decide": 200}
 

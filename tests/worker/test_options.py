@@ -10,6 +10,7 @@ from django.db import connection, connections
 
 from deadletter import Outgoing, send, send_many
 from deadletter.models import Message, Queue, WorkerProcess
+from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
 
 from .rows import rows
@@ -121,7 +122,7 @@ def test_the_name_is_in_leases_and_in_the_heartbeat(workers: Workers):
     assert Message.objects.get().worker == "kraken"
     row = wait_until(lambda: WorkerProcess.objects.filter(name="kraken").first())
     assert (row.pid, row.concurrency) == (worker.pid, 3)
-    wait_until(lambda: [r["id"] for r in WorkerProcess.objects.get().running] == [id], patience=10)
+    wait_until(lambda: [r["id"] for r in WorkerProcess.objects.get().running] == [id])
     workers.open("end")
     assert worker.stop() == 0
     assert not WorkerProcess.objects.exists()
@@ -178,18 +179,15 @@ def test_every_line_of_a_json_log_has_the_same_keys(workers: Workers):
 
 @pytest.mark.postgresql_only(reason="SQLite has no NOTIFY")
 def test_a_notification_wakes_an_idle_worker_long_before_its_next_look(workers: Workers):
-    worker = workers.start("--poll", 30).wait_ready()
+    # Its next look would be later than the longest wait of a test.
+    worker = workers.start("--poll", 10 * PATIENCE).wait_ready()
     wait_until(is_listened_to, why=worker.text)
 
-    delays = []
     for _ in range(5):
-        begun = time.monotonic()
         id = send("sample.work", {}).pk
-        [line] = workers.wait_for("start", id=id)
-        delays.append(line["at"] - begun)
+        workers.wait_for("start", id=id)
         wait_until(lambda: not rows())
 
-    assert max(delays) < 2
     assert worker.stop() == 0
 
 
@@ -210,16 +208,16 @@ def test_an_idle_worker_is_quiet(workers: Workers):
     wait_until(lambda: time.monotonic() > settle)
 
     # Autovacuum's transactions are counted too: a worker that is not quiet is so every time.
-    rates = []
+    rates, uses = [], []
     while len(rates) < 3 and (not rates or rates[-1] >= 6):
         before, cpu, begun = transactions(), worker.cpu_seconds(), time.monotonic()
         wait_until(lambda since=begun: time.monotonic() > since + 5)
         elapsed = time.monotonic() - begun
         rates.append((transactions() - before) / elapsed)
-        used = (worker.cpu_seconds() - cpu) / elapsed
-        assert used < 0.03
+        uses.append((worker.cpu_seconds() - cpu) / elapsed)
 
     assert min(rates) < 6, rates
+    assert min(uses) < 0.03, uses
     assert worker.stop() == 0
 
 

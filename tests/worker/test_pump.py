@@ -21,6 +21,7 @@ from deadletter.worker import exchange, executors, leases, pump, rhythm
 from deadletter.worker.ledger import SLOTS
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
+from tests.patience import PATIENCE
 from tests.processes import wait_until
 
 from .rows import attempts, rows
@@ -49,7 +50,7 @@ def turn_until(process: WorkerProcess, condition: Callable[[], Any]) -> None:
         process.pump.turn()
         return condition()
 
-    wait_until(turned, patience=10)
+    wait_until(turned)
 
 
 def assert_holds_nothing(process: WorkerProcess) -> None:
@@ -121,7 +122,7 @@ def test_a_message_claimed_again_by_the_process_that_lost_it_is_settled_once(
     def slow_first_time(message):
         seen.append(message.attempt)
         if message.attempt == 1:
-            gate.wait(20)
+            gate.wait(PATIENCE)
 
     handles("job", slow_first_time)
     id = send("job").pk
@@ -149,7 +150,7 @@ def test_what_waited_through_an_outage_longer_than_its_lease_is_not_charged(
 
     def slow(message):
         started.set()
-        gate.wait(20)
+        gate.wait(PATIENCE)
 
     handles("job", slow)
     ids = [send("job", stream="s").pk for _ in range(3)]
@@ -193,7 +194,7 @@ def test_a_stop_is_not_undone_by_the_count_of_messages(stepped):
 
 def test_waiting_for_the_last_of_max_messages_takes_few_turns(handles, transactional_db):
     gate = threading.Event()
-    handles("job", lambda message: gate.wait(20))
+    handles("job", lambda message: gate.wait(PATIENCE))
     send("job")
     process = WorkerProcess(Options(name="here", max_messages=1))
     turns = count_turns(process)
@@ -203,11 +204,11 @@ def test_waiting_for_the_last_of_max_messages_takes_few_turns(handles, transacti
     wait_until(lambda: process._holdings.running())
     before, start = len(turns), time.monotonic()
     wait_until(lambda: time.monotonic() > start + 0.5)
-    taken = len(turns) - before
+    taken, seconds = len(turns) - before, time.monotonic() - start
     gate.set()
-    thread.join(20)
+    thread.join(PATIENCE)
 
-    assert taken < 0.5 / 0.005 * 1.5
+    assert taken < seconds / 0.005 * 1.5
     assert process.pump.tally.completed == 1
 
 
@@ -265,7 +266,7 @@ def test_a_worker_told_to_stop_while_the_database_is_away_does_not_spin(
 
     with running(grace=0, poll=0.05) as process:
         gate = threading.Event()
-        handles("job", lambda message: gate.wait(20))
+        handles("job", lambda message: gate.wait(PATIENCE))
         send("job")
         wait_until(process._holdings.running)
         monkeypatch.setattr(exchange, "process_batch", away)
@@ -273,7 +274,7 @@ def test_a_worker_told_to_stop_while_the_database_is_away_does_not_spin(
         wait_until(lambda: calls)
         before = len(calls)
         process.stop()
-        wait_until(lambda: process.pump.is_done, patience=5)
+        wait_until(lambda: process.pump.is_done)
 
     assert len(calls) - before <= 15
 
@@ -302,7 +303,7 @@ def test_a_report_that_cannot_be_stored_harms_no_other(stepped, handles, monkeyp
             return False
         return not len(process._holdings)
 
-    wait_until(settled, patience=10)
+    wait_until(settled)
 
     assert rows() == {ids[1]: 1}
     [left] = Message.objects.all()
@@ -341,7 +342,7 @@ def test_a_report_that_was_already_applied_counts_as_done(stepped, handles, monk
             return False
         return not len(process._holdings) and not Message.objects.filter(name="good").exists()
 
-    wait_until(settled, patience=10)
+    wait_until(settled)
 
     assert rows() == {bad: 1}
     assert len(Message.objects.get().history) == 1
@@ -417,7 +418,7 @@ def test_stages_done_before_a_timeout_are_kept(run, handles, policy):
         seen.append(int(message.status) & 8)
         message.done(8)
         if message.attempt == 1:
-            gate.wait(20)
+            gate.wait(PATIENCE)
 
     handles("job", hang, timeout=timedelta(seconds=0.2))
     send("job")
@@ -433,7 +434,7 @@ def test_stages_done_before_a_timeout_are_kept(run, handles, policy):
 def test_a_timeout_uses_the_handlers_own_backoff(stepped, handles):
     gate = threading.Event()
     own = Backoff(base=timedelta(seconds=500), cap=timedelta(seconds=5000))
-    handles("job", lambda message: gate.wait(20), timeout=timedelta(seconds=0.1), backoff=own)
+    handles("job", lambda message: gate.wait(PATIENCE), timeout=timedelta(seconds=0.1), backoff=own)
     sent = send("job")
     process = stepped()
 
@@ -443,7 +444,8 @@ def test_a_timeout_uses_the_handlers_own_backoff(stepped, handles):
     message = Message.objects.get()
     assert message.failure_reason == FailureReason.TIMEOUT_EXCEEDED
     assert message.error == "deadletter.worker.executor.TookTooLong: took longer than 0.1 s"
-    assert 990 < (message.available_at - sent.created_at).total_seconds() < 1010
+    wait = (message.available_at - sent.created_at).total_seconds()
+    assert 990 < wait < 1000 + PATIENCE
 
 
 def count_turns(process: WorkerProcess) -> list[float]:
@@ -492,7 +494,7 @@ def test_messages_that_may_kill_their_process_are_held_and_tried_one_at_a_time(
 
     def slow(message):
         started.append(message.id)
-        gate.wait(20)
+        gate.wait(PATIENCE)
 
     handles("job", slow)
     suspects = [send("job").pk for _ in range(3)]

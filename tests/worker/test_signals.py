@@ -6,12 +6,14 @@ import ctypes
 import os
 import platform
 import signal
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from deadletter import FailureReason, Outgoing, send, send_many
 from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
+from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
 
 from .rows import attempts, leases, rows
@@ -64,7 +66,7 @@ def test_a_signal_that_another_thread_received_is_not_missed(workers: Workers):
     tgkill = 234 if platform.machine() == "x86_64" else 131
     assert ctypes.CDLL(None).syscall(tgkill, worker.pid, other, signal.SIGTERM) == 0
 
-    assert worker.wait(10) == 0, worker.text()
+    assert worker.wait(PATIENCE) == 0, worker.text()
 
 
 def test_past_the_grace_the_running_handler_is_given_back_uncounted(workers: Workers):
@@ -90,7 +92,7 @@ def test_a_second_signal_stops_at_once(workers: Workers, number: signal.Signals)
     worker.signal(number)
     worker.wait_for("worker_stopping", how="within 60 s")
     worker.signal(number)
-    code = worker.wait(5)
+    code = worker.wait()
 
     assert code == 0, worker.text()
     assert rows() == dict.fromkeys((first, *rest), 0)
@@ -98,6 +100,8 @@ def test_a_second_signal_stops_at_once(workers: Workers, number: signal.Signals)
 
 
 def test_a_handler_killed_with_its_worker_runs_again_when_the_lease_is_over(workers: Workers):
+    # Only the lease that the worker was given can be over before the test gives up.
+    Queue.objects.update(lease_timeout=10 * PATIENCE * timedelta(seconds=1))
     id = send("sample.work", {"gate": "end"}).pk
     killed = workers.start("--lease", 1.5)
     workers.wait_for("start", id=id)
@@ -112,7 +116,6 @@ def test_a_handler_killed_with_its_worker_runs_again_when_the_lease_is_over(work
 
     starts = workers.journal("start", id=id)
     assert [start["attempt"] for start in starts] == [1, 2]
-    assert starts[1]["at"] - starts[0]["at"] < 5
     assert worker.stop() == 0
 
 
@@ -162,7 +165,7 @@ def test_a_sole_worker_that_slept_through_its_lease_runs_the_message_once_more(w
     workers.wait_for("start", id=id, attempt=1)
 
     worker.suspend()
-    wait_until(lambda: leases() == [], patience=5)
+    wait_until(lambda: leases() == [])
     worker.signal(signal.SIGCONT)
     workers.wait_for("start", id=id, attempt=2)
     workers.open("end")

@@ -15,6 +15,7 @@ import pytest
 from deadletter import Outgoing, send, send_many
 from deadletter.models import Message
 from deadletter.worker import exchange
+from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
 
 from .rows import rows
@@ -140,7 +141,7 @@ def test_a_run_behind_a_handler_that_hangs_is_given_back_with_its_timeout(
     def work(message: Any) -> None:
         seen.append(message.id)
         if message.id == ids[0]:
-            gate.wait(20)
+            gate.wait(PATIENCE)
 
     handles("job", work, timeout=timedelta(seconds=0.3))
     ids = [send("job", stream="s").pk for _ in range(3)]

@@ -17,6 +17,7 @@ from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
 from deadletter.worker import supervisor
 from deadletter.worker.ledger import Entry, Ledger, Stage
 from deadletter.worker.supervisor import Child, Supervisor, free
+from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
 from tests.sample.models import Effect
 
@@ -159,7 +160,7 @@ def test_a_second_ctrl_c_stops_all_processes_at_once(workers: Workers):
     worker.wait_for("worker_stopping", count=2, how="within 60 s")
     worker.signal_group(signal.SIGINT)
 
-    assert worker.wait(10) == 0, worker.text()
+    assert worker.wait(PATIENCE) == 0, worker.text()
     assert rows() == dict.fromkeys(ids, 0)
     assert leases() == []
     assert "Traceback" not in worker.text()
@@ -189,7 +190,7 @@ def test_a_stop_while_children_are_starting_ends_them(workers: Workers):
         wait_until(lambda worker=worker: worker.children() or worker.process.poll() is not None)
         time.sleep(delay)  # not to let it happen: to meet it at another moment
         worker.signal(signal.SIGTERM)
-        assert worker.wait(10) == 0, worker.text()
+        assert worker.wait(PATIENCE) == 0, worker.text()
         assert "Traceback" not in worker.text()
 
 
