@@ -285,6 +285,7 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "worker_lost": ((), ("after",)),
     "breaker_opened": ((), ()),
     "unserved_queue": ((), ("after", "queue")),
+    "stuck_instance": ((), ()),
 }
 _OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "queue": _queue,

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import clock
 from ..models import Instance, InstanceStatus
-from ..operations.instances import narrowed
+from ..operations.instances import STUCK, narrowed
 from ..visible import visible
 from . import instance_acts, instance_page
 from .readonly import ReadOnlyAdmin
@@ -35,13 +35,13 @@ class StatusFilter(admin.SimpleListFilter):
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return InstanceStatus.choices
+        return [*InstanceStatus.choices, (STUCK, _("stuck"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         value = self.value()
         if value is None:
             return queryset
-        if value not in InstanceStatus.values:
+        if value not in (*InstanceStatus.values, STUCK):
             return queryset.none()
         return narrowed(queryset, status=value, name=request.GET.get("name"))
 
@@ -133,6 +133,8 @@ class InstanceAdmin(ReadOnlyAdmin):
     def shown_status(self, instance: Instance) -> str:
         known = instance.status if instance.status in InstanceStatus.values else "unknown"
         label = visible(instance.get_status_display(), limit=40)
+        if instance.is_stuck:
+            known, label = STUCK, gettext("stuck")
         return format_html('<span class="deadletter-status is-{}">{}</span>', known, label)
 
     @admin.display(description=_("error"))

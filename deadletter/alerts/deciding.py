@@ -23,7 +23,7 @@ from ..lifecycle.announce import announce as tell_listeners
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
 from ..models import Alert, AlertState
-from . import groups, poison, waiting, workers
+from . import groups, instances, poison, waiting, workers
 from .looking import Look, Observation
 from .notices import CONTINUES, RAISED, RECOVERED, Item, announce, describe_alert
 
@@ -113,6 +113,7 @@ def _observations(look: Look) -> Iterable[Observation]:
     yield from waiting.unserved(look)
     yield from workers.lost_workers(look)
     yield from workers.open_breakers(look)
+    yield from instances.stuck(look)
 
 
 def _observe(look: Look, rows: list[Alert], seen: Iterable[Observation]) -> list[Alert]:

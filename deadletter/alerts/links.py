@@ -37,4 +37,6 @@ def _page(alert: Alert) -> tuple[str, dict[str, str]]:
         return "workerprocess_changelist", {"q": subject}
     if rule == Alert.Rule.BREAKER_OPENED:
         return "breaker_changelist", {"q": subject}
+    if rule == Alert.Rule.STUCK_INSTANCE:
+        return "instance_changelist", {"status": "stuck", "name": subject}
     return "queue_changelist", {}

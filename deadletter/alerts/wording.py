@@ -131,6 +131,11 @@ _TITLES: dict[str, Any] = {
     "unserved_queue": lambda _: gettext(
         "queue %(queue)s has had work for %(age)s and no worker serves it"
     ),
+    "stuck_instance": lambda alert: ngettext(
+        "%(name)s: %(count)s instance is stuck",
+        "%(name)s: %(count)s instances are stuck",
+        alert["count"],
+    ),
 }
 
 

@@ -83,6 +83,7 @@ def save(tx: Transaction, instance: Instance, **changes: Any) -> None:
         setattr(instance, name, value)
     instance.revision += 1
     instance.updated_at = tx.time()
+    instance.stuck_since = None
     instance.save(using=tx.using)
 
 

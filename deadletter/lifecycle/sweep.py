@@ -1,4 +1,4 @@
-"""What nobody else tidies up: expired messages, old poison, streams left without a token."""
+"""What nobody else tidies up: expired messages, old poison, streams and instances left alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..conf import get_settings
 from ..logs import event
 from ..models import Span
 from ..status import FailureReason
-from . import forgetting, outcomes, streams
+from . import forgetting, outcomes, streams, stuck
 from .counting import Subject
 from .quarantine import Death, quarantine
 from .transaction import Transaction, in_transaction
@@ -35,18 +35,21 @@ class Sweep:
     followed: int = 0
     #: Instances that ended long ago and were removed with their timeline.
     instances: int = 0
+    #: Running instances newly found to wait for what was lost, see `stuck`.
+    stuck: int = 0
     #: Rows of counters folded into larger spans of time, or forgotten.
     folded: int = field(default=0, compare=False)
 
 
 def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
-    """Quarantine what expired, remove what is past its retention, repair stranded streams."""
+    """Quarantine what expired, remove what is old, repair stranded streams, mark the stuck."""
     return Sweep(
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
         forgotten=_until_nothing_is_left(_forget, using),
         repaired=in_transaction(_repair, using=using),
         followed=_until_nothing_is_left(lambda tx: outcomes.close(tx, limit=CHUNK), using),
         instances=_until_nothing_is_left(forgetting.forget_ended, using),
+        stuck=stuck.mark_stuck(using=using),
         folded=_until_nothing_is_left(_fold, using),
     )
 

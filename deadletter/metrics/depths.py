@@ -13,7 +13,7 @@ from django.db.models import Count, Q
 
 from .. import clock
 from ..lifecycle.transaction import plan_by_index
-from ..models import Breaker, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
+from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..status import Status
 from .board import OTHER
 
@@ -48,6 +48,8 @@ class Depths:
     workers: int = 0
     #: Message names that are held back.
     breakers: list[str] = field(default_factory=list)
+    #: Running instances that wait for what was lost.
+    stuck: int = 0
 
 
 def read_depths(using: str) -> Depths:
@@ -71,7 +73,8 @@ def _read_depths(using: str) -> Depths:
     alive = WorkerProcess.objects.using(using).filter(seen_at__gte=now - timedelta(seconds=ALIVE))
     served = list(alive.values_list("queues", flat=True))
     breakers = Breaker.objects.using(using).order_by("name").values_list("name", flat=True)
-    found = Depths(workers=len(served), breakers=list(breakers))
+    stuck = _count(Instance.objects.using(using).stuck())
+    found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
     queues = Queue.objects.using(using).order_by("name")
     dead = set(queues.filter(dead_queue__isnull=False).values_list("dead_queue_id", flat=True))
     for queue in queues:

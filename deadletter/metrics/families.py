@@ -141,6 +141,11 @@ def _depths(depths: Depths) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "deadletter_workers_alive", "Worker processes seen lately.", value=depths.workers
     )
+    yield GaugeMetricFamily(
+        "deadletter_instances_stuck",
+        "Running instances that wait for what was lost, as the last sweep found them. Should be 0.",
+        value=depths.stuck,
+    )
     yield _by_label(
         GaugeMetricFamily,
         "breaker_open",

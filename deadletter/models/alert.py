@@ -25,6 +25,7 @@ class Alert(models.Model):
         WORKER_LOST = "worker_lost", _("a worker is lost")
         BREAKER_OPENED = "breaker_opened", _("a circuit breaker opened")
         UNSERVED_QUEUE = "unserved_queue", _("a queue that no worker serves")
+        STUCK_INSTANCE = "stuck_instance", _("instances are stuck")
 
     key = models.CharField(_("key"), max_length=250)
     rule = models.CharField(_("rule"), max_length=32, choices=Rule.choices)

@@ -31,6 +31,10 @@ class InstanceQuerySet(models.QuerySet["Instance"]):
         """Leave out what lists never show and what may be large."""
         return self.defer("input", "state", "output", "inbox", "history")
 
+    def stuck(self) -> InstanceQuerySet:
+        """Narrow to those that run and wait for what was lost, as the last sweep found them."""
+        return self.filter(stuck_since__isnull=False, status=InstanceStatus.RUNNING)
+
 
 class Instance(models.Model):
     """
@@ -70,6 +74,8 @@ class Instance(models.Model):
     created_at = models.DateTimeField(_("created at"))
     updated_at = models.DateTimeField(_("updated at"))
     ended_at = models.DateTimeField(_("ended at"), null=True)
+    #: Marked by the sweep while it runs and nothing can bring what it waits for.
+    stuck_since = models.DateTimeField(_("stuck since"), null=True)
 
     objects: ClassVar[InstanceQuerySet] = InstanceQuerySet.as_manager()  # type: ignore[assignment]
 
@@ -95,6 +101,11 @@ class Instance(models.Model):
                 name="deadletter_instance_ended",
                 condition=Q(ended_at__isnull=False),
             ),
+            models.Index(
+                fields=["stuck_since", "id"],
+                name="deadletter_instance_stuck",
+                condition=Q(stuck_since__isnull=False),
+            ),
         )
 
     def __str__(self) -> str:
@@ -107,6 +118,11 @@ class Instance(models.Model):
     @property
     def is_running(self) -> bool:
         return self.status == InstanceStatus.RUNNING
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it runs and waits for what was lost, as the last sweep found it."""
+        return self.is_running and self.stuck_since is not None
 
     @property
     def error_details(self) -> ErrorDetails | None:

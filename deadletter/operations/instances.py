@@ -16,6 +16,8 @@ from .acting import alias_of
 
 #: Rows looked at where a name and a status are asked for together: no index knows both.
 REACH = 10_000
+#: What lists accept beside the statuses.
+STUCK = "stuck"
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,11 @@ def list_instances(
     limit: int = 50,
     using: str | None = None,
 ) -> list[Instance]:
-    """List instances, the latest activity first, without what may be large."""
+    """
+    List instances, the latest activity first, without what may be large.
+
+    The status "stuck" means running and waiting for what was lost, as the last sweep found it.
+    """
     rows = Instance.objects.using(alias_of(using)).light().order_by("-updated_at", "-pk")
     return list(narrowed(rows, status=status, name=name)[:limit])
 
@@ -59,6 +65,9 @@ def narrowed(rows: Any, *, status: str | None, name: str | None) -> Any:
     A status or a name is answered by an index. Both together: everything, if there are fewer than
     REACH of that status or of that name; else what was active since the REACH-th of either.
     """
+    if status == STUCK:
+        # Few, and an index of their own.
+        return rows.stuck() if name is None else rows.stuck().filter(name=name)
     if status is not None and name is not None:
         ends = [_end(rows.filter(status=status)), _end(rows.filter(name=name))]
         if None not in ends:

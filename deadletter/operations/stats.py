@@ -51,6 +51,8 @@ class Stats:
     candidates: int = 0
     #: Instances by status.
     instances: dict[str, int] = field(default_factory=dict)
+    #: Of those that run: how many wait for what was lost.
+    stuck: int = 0
     #: Message names held back by a circuit breaker, and until when.
     breakers: dict[str, datetime] = field(default_factory=dict)
 
@@ -86,6 +88,7 @@ def stats(*, using: str | None = None) -> Stats:
     found.candidates = _candidates(alias, 10).count()
     by_status = Instance.objects.using(alias).order_by("status").values("status")
     found.instances = {row["status"]: row["n"] for row in by_status.annotate(n=Count("pk"))}
+    found.stuck = Instance.objects.using(alias).stuck().count()
     found.breakers = dict(Breaker.objects.using(alias).values_list("name", "until"))
     return found
 

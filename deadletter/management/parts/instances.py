@@ -10,6 +10,7 @@ from typing import Any
 from ... import clock
 from ...models import Instance, InstanceEvent, InstanceStatus, PoisonRecord
 from ...operations import cancel_instance, events_of, get_instance, list_instances, redact
+from ...operations.instances import STUCK
 from .options import add_common, alias, number, person
 from .screen import Screen, usage
 from .text import ago, plain
@@ -21,7 +22,7 @@ EVENTS, POISON = 30, 20
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--status", choices=InstanceStatus.values)
+    parser.add_argument("--status", choices=[*InstanceStatus.values, STUCK])
     parser.add_argument("--name", metavar="NAME", help="of the orchestration")
     parser.add_argument(
         "--limit", type=number, default=50, metavar="N", help="at most (default 50)"
@@ -85,6 +86,7 @@ def instance_object(instance: Instance) -> dict[str, Any]:
         "created_at": instance.created_at,
         "updated_at": instance.updated_at,
         "ended_at": instance.ended_at,
+        "stuck_since": instance.stuck_since if instance.is_stuck else None,
     }
 
 
@@ -94,7 +96,7 @@ def _table(screen: Screen, instances: list[Instance], now: datetime) -> None:
             instance.id,
             instance.name,
             instance.version or "-",
-            instance.status,
+            STUCK if instance.is_stuck else instance.status,
             instance.execution_id,
             len(instance.pending),
             ago(instance.updated_at, now),

@@ -46,7 +46,8 @@ def _more(screen: Screen, found: Stats, now: Any) -> None:
         screen.table(["kind", "waiting", "dead"], rows)
     if found.instances:
         screen.lines([""])
-        screen.table(["instances", "count"], [list(x) for x in found.instances.items()])
+        counts = [*found.instances.items(), *([("stuck", found.stuck)] if found.stuck else [])]
+        screen.table(["instances", "count"], [list(x) for x in counts])
     if found.retries:
         screen.lines([""])
         screen.table(["attempts", "failed messages"], [list(x) for x in found.retries.items()])
