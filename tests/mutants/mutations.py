@@ -9,6 +9,7 @@ from .mutation import Database, Edit, Mutation, python, sql
 SETTLE = "tests/lifecycle/test_settle.py"
 FINISH = "tests/lifecycle/test_finishing.py"
 CLAIM = "tests/lifecycle/test_claim.py"
+STUCK = "tests/instances/test_stuck.py"
 FLOOR = "tests/worker/test_floor.py"
 THRESHOLD = "tests/lifecycle/test_threshold.py"
 STREAMS = "tests/lifecycle/test_stream_claims.py"
@@ -502,4 +503,40 @@ def _rest() -> Iterator[Mutation]:
             python("payload.py", "if not math.isfinite(node):", "if False:"),
         ],
         ["tests/hostile/test_door.py"],
+    )
+    yield Mutation(
+        "call an instance stuck that waits for an event from outside",
+        "sqlite",
+        [
+            python(
+                "lifecycle/stuck.py",
+                "return [int(id) for id in pending]",
+                "return [int(id) for id in pending] or [0]",
+            )
+        ],
+        [STUCK],
+    )
+    yield Mutation(
+        "call an instance stuck whose poison can be retried",
+        "sqlite",
+        [
+            python(
+                "lifecycle/stuck.py",
+                "if any((row.id, row.execution_id, what) not in died for what in row.waits_for())",
+                "if True",
+            )
+        ],
+        [STUCK],
+    )
+    yield Mutation(
+        "begin the search for the stuck at the start every time",
+        "sqlite",
+        [python("lifecycle/stuck.py", "_places[alias] = found[-1]", "pass")],
+        [STUCK],
+    )
+    yield Mutation(
+        "keep the mark of an instance that goes on",
+        "sqlite",
+        [python("lifecycle/stuck.py", "rows.filter(pk__in=over).update(stuck_since=None)", "pass")],
+        [STUCK],
     )

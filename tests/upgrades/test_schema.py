@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from django.db import connection
 
-from .release import Release
+from .release import ROOT, Release
 
 #: Table and column: whether an INSERT must name it, since the database has nothing to fill it with.
 Columns = dict[tuple[str, str], bool]
@@ -75,3 +78,19 @@ def test_a_column_has_not_become_required(old_columns: Columns, columns: Columns
     became = [place for place, must in columns.items() if must and old_columns.get(place) is False]
 
     assert [place for place in became if place[1] != "id"] == []
+
+
+def test_new_workers_refuse_the_old_schema_and_say_why(old_file: Path):
+    """As when a deployment forgets to migrate; the old workers go on."""
+    arguments = ("manage.py", "run_worker", "--drain")
+    environment = {**os.environ, "DATABASE_URL": f"sqlite:///{old_file}"}
+    environment["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+
+    run = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "lacks migrations of deadletter: " in run.stderr
+    assert "0012_stuck_instances" in run.stderr
+    assert "Traceback" not in run.stderr

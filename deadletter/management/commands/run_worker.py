@@ -11,6 +11,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
 from ...checks import check_databases
@@ -121,6 +122,7 @@ class Command(BaseCommand):
         discover()
         options = _options(given)
         _check_database(options)
+        _check_migrations(options)
         _check_queues(options)
         exporter = _exporter(given, options)
         if given["processes"] > 1:
@@ -209,6 +211,31 @@ def _check_database(options: Options) -> None:
     for message in found:
         if message.is_serious():
             raise CommandError(f"{message.msg} ({message.id})\n{message.hint}")
+
+
+def _check_migrations(options: Options) -> None:
+    """
+    Refuse a schema that is older than this code: its statements name columns that are not there.
+
+    A newer one is fine: processes are replaced after the database was migrated. So is one that was
+    made without migrations; where tables are missing, the first statement says so.
+    """
+    connection = connections[options.using]
+    try:
+        executor = MigrationExecutor(connection)
+        applied = [key for key in executor.loader.applied_migrations if key[0] == "deadletter"]
+        leaves = executor.loader.graph.leaf_nodes("deadletter") if applied else []
+        missing = [
+            m.name for m, _ in executor.migration_plan(leaves) if m.app_label == "deadletter"
+        ]
+    except DatabaseError:
+        connection.close()
+        return  # away: an outage may pass
+    if missing:
+        raise CommandError(
+            f"database {options.using!r} lacks migrations of deadletter: {', '.join(missing)}. "
+            "Run manage.py migrate before this release's workers; older workers may go on meanwhile"
+        )
 
 
 def _check_queues(options: Options) -> None:
