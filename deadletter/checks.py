@@ -181,10 +181,10 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
 def _check_postgresql(alias: str) -> list[CheckMessage]:
     connection = connections[alias]
     found: list[CheckMessage] = []
-    if connection.pg_version < 150000:  # type: ignore[attr-defined]
+    if connection.pg_version < 140000:  # type: ignore[attr-defined]
         found.append(
             Error(
-                "PostgreSQL 15 or newer is needed.",
+                "PostgreSQL 14 or newer is needed.",
                 hint="Upgrade the server.",
                 id="deadletter.E007",
             )

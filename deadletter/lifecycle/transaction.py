@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -111,8 +111,7 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
     for left in reversed(range(TRIES)):
         try:
             with transaction.atomic(using=alias):
-                if not nested:
-                    _prepare(connection)
+                before = _prepare(connection, nested=nested)
                 moment = clock.transaction_time(connection, nested=nested)
                 tx = Transaction(connection, moment, is_own=not nested)
                 if points.is_watched() and not nested:
@@ -121,6 +120,8 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
                 result = work(tx)
                 tx.counts.write(connection, moment)
                 points.reach("transaction.committing")
+                if before:
+                    configure(connection, before)
                 return result
         except (OperationalError, NotSupportedError, ProgrammingError) as error:
             if nested or not left or not _passes(error):
@@ -132,12 +133,20 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
     raise AssertionError("unreachable")
 
 
-def _prepare(connection: BaseDatabaseWrapper) -> None:
-    """Make the transaction that has just begun fit for the queue. A caller's own is left alone."""
+def _prepare(connection: BaseDatabaseWrapper, *, nested: bool) -> dict[str, str]:
+    """
+    Make the transaction that has just begun fit for the queue.
+
+    Returns the settings that a caller's transaction must get back. When the work fails, they come
+    back by themselves with the savepoint.
+    """
+    if nested:
+        return {} if connection.vendor == "sqlite" else configure(connection, _PLANNER)
     if connection.vendor == "sqlite":
         begin_writing(connection)
     else:
         plan_by_index(connection)
+    return {}
 
 
 def plan_by_index(connection: BaseDatabaseWrapper) -> None:
@@ -145,6 +154,18 @@ def plan_by_index(connection: BaseDatabaseWrapper) -> None:
     if not _begin_with(connection.connection, _BY_INDEX):
         with connection.cursor() as cursor:
             cursor.execute(_BY_INDEX)
+
+
+def configure(connection: BaseDatabaseWrapper, values: Mapping[str, str]) -> dict[str, str]:
+    """Change settings until the transaction ends; return those that were different before."""
+    old = ", ".join("current_setting(%s)" for _ in values)
+    new = ", ".join("set_config(%s, %s, true)" for _ in values)
+    pairs = [text for pair in values.items() for text in pair]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {old}, {new}", [*values, *pairs])
+        row = cursor.fetchone()
+    before = dict(zip(values, row, strict=False))
+    return {name: value for name, value in before.items() if value != values[name]}
 
 
 def _begin_with(raw: Any, statement: str) -> bool:

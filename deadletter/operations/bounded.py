@@ -9,6 +9,8 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.models import IntegerField, QuerySet, Subquery
 
+from ..lifecycle.transaction import configure
+
 #: Ways of PostgreSQL's planner that read far more than a limit asks for, when what is looked for
 #: is not where it expects it: 1,001 parked messages behind a million others.
 _OTHER_WAYS = ("enable_seqscan", "enable_bitmapscan", "jit")
@@ -48,18 +50,7 @@ def by_index(using: str) -> Iterator[None]:
         return
     nested = connection.in_atomic_block
     with transaction.atomic(using=using):
-        before = _configure(using, dict.fromkeys(_OTHER_WAYS, "off"))
+        before = configure(connection, dict.fromkeys(_OTHER_WAYS, "off"))
         yield
-        if nested:
-            _configure(using, before)
-
-
-def _configure(using: str, values: dict[str, str]) -> dict[str, str]:
-    """Set until the end of the transaction; return what was set before."""
-    old = ", ".join("current_setting(%s)" for _ in values)
-    new = ", ".join("set_config(%s, %s, true)" for _ in values)
-    pairs = [text for pair in values.items() for text in pair]
-    with connections[using].cursor() as cursor:
-        cursor.execute(f"SELECT {old}, {new}", [*values, *pairs])
-        row = cursor.fetchone()
-    return dict(zip(values, row, strict=False))
+        if nested and before:
+            configure(connection, before)

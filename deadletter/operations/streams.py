@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connections
+from django.db.models import Value
+from django.db.models.functions import Coalesce
 
 from .. import clock, sql
 from ..models import Message, PoisonRecord, Queue, State
 from .acting import alias_of
+from .bounded import by_index
 
 #: Waiting messages are counted up to here.
 COUNTED = 1_000
@@ -44,12 +47,13 @@ class HeldStream:
 def list_streams(*, limit: int = 50, using: str | None = None) -> list[HeldStream]:
     """List halted streams, then those blocked the longest."""
     alias = alias_of(using)
-    halted = _halted(alias, limit)
-    if len(halted) >= limit:
-        return halted  # each stream costs several probes: none for what would not be listed
-    known = {(stream.queue, stream.stream) for stream in halted}
-    blocked = [s for s in _blocked(alias, limit) if (s.queue, s.stream) not in known]
-    return [*halted, *blocked][:limit]
+    with by_index(alias):
+        halted = _halted(alias, limit)
+        if len(halted) >= limit:
+            return halted  # each stream costs several probes: none for what would not be listed
+        known = {(stream.queue, stream.stream) for stream in halted}
+        blocked = [s for s in _blocked(alias, limit) if (s.queue, s.stream) not in known]
+        return [*halted, *blocked][:limit]
 
 
 def get_stream(queue: str, stream: str, *, using: str | None = None) -> HeldStream | None:
@@ -58,7 +62,8 @@ def get_stream(queue: str, stream: str, *, using: str | None = None) -> HeldStre
     row = Queue.objects.using(alias).filter(name=queue).first()
     if row is None:
         return None
-    return _held(row, stream, alias, clock.now(alias))
+    with by_index(alias):
+        return _held(row, stream, alias, clock.now(alias))
 
 
 def _halted(alias: str, limit: int) -> list[HeldStream]:
@@ -83,9 +88,15 @@ def _blocked(alias: str, limit: int) -> list[HeldStream]:
 
 
 def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | None:
-    messages = Message.objects.using(alias).light().filter(queue=queue, stream=stream)
+    # Between itself and itself, and in the order of the indexes of streams: see sql/postgresql.sql.
+    messages = (
+        Message.objects.using(alias)
+        .light()
+        .filter(queue=queue, stream__gte=stream, stream__lte=stream)
+        .order_by("queue_id", "stream", "pk")
+    )
     parked = messages.filter(available_at=None)
-    first = parked.order_by("pk").first()
+    first = parked.first()
     halts = (
         PoisonRecord.objects.using(alias)
         .light()
@@ -96,8 +107,9 @@ def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | 
         return None
     why, head = "halted", None
     if halt is None:
-        active = messages.filter(lease_token__isnull=False, available_at__gt=now).first()
-        head = active or messages.filter(available_at__isnull=False).order_by("pk").first()
+        leased = messages.filter(lease_token__isnull=False).order_by("queue_id", "stream")
+        active = leased.alias(end=Coalesce("available_at", Value(now))).filter(end__gt=now).first()
+        head = active or messages.filter(available_at__isnull=False).first()
         why = "active" if active else "due"
         if head is not None and active is None and head.available_at and head.available_at > now:
             why = "waiting"
@@ -110,7 +122,7 @@ def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | 
         message_id=halt.message_id if halt else head.pk if head else None,
         message_name=holder.name if holder else "",
         until=head.available_at if why == "waiting" and head else None,
-        waiting=parked.order_by().values("pk")[: COUNTED + 1].count() if first else 0,
+        waiting=parked.values("pk")[: COUNTED + 1].count() if first else 0,
         since=first.created_at if first else None,
         next_id=first.pk if first else None,
         failed=head is not None and head.state(now) == State.FAILED,

@@ -1,11 +1,14 @@
 -- Named statements for PostgreSQL. A statement starts at "-- name --"; comments are dropped when read.
 -- The parameter now stands for COALESCE(given, now()): the transaction's own time unless a test froze it.
 -- Lock order everywhere: advisory locks of streams (by key), then rows (by id). A claim never waits for either.
--- Streams are read as (queue_id, stream) between itself and itself, ordered by (queue_id, stream, id), and the ends of a stream
--- with LIMIT 1 instead of EXISTS: with equality the planner was seen to read the whole table for a stream that is most of it.
+-- A stream is read as queue_id = … AND stream >= … AND stream <= …, in the order of an index of streams, and its ends with LIMIT 1
+-- instead of EXISTS. With stream = … the order by id is also that of the primary key, and the planner was seen to read the whole table
+-- for a stream that is most of it. Not as a row comparison (queue_id, stream) <= (…): before PostgreSQL 18 that ends a scan only where
+-- queue_id changes, and each stream of a claim read all streams behind it. As the start of a scan, > (…), it is exact in all versions.
 -- Messages named by the caller are joined to what is said of them, and named once more as "= ANY": right after a drained queue
 -- was analysed the planner takes a million rows for one, and was seen to read them all in the order of their ids for a merge.
--- The guard of a lease is a COALESCE for the same reason: compared as it is, every lease was seen to be read from the claim index.
+-- available_at is compared as a COALESCE for the same reason, except in the claim: compared as it is, it offers the claim index, and
+-- every due message or every lease was seen to be read from it.
 
 -- enqueue --
 -- Store one message in a queue known by name. No row: the queue is missing, or the key is taken.
@@ -145,23 +148,22 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
  CROSS JOIN LATERAL (
        (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
           FROM deadletter_message
-         WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
-           AND (queue_id, stream) <= (s.queue_id, s.stream)
+         WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
                -- under release a waiting message is passed, so it must not use up the limit
            AND (q.stream_policy <> 'release' OR COALESCE(available_at, '-infinity') <= %(now)s)
          ORDER BY queue_id, stream, id LIMIT %(cap)s)
        UNION
        (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
           FROM deadletter_message
-         WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
-           AND (queue_id, stream) <= (s.queue_id, s.stream) AND released_at IS NOT NULL
+         WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
+           AND released_at IS NOT NULL
                -- not as an OR: without statistics that was read from the claim index, every due row
            AND COALESCE(available_at, '-infinity') <= %(now)s
          ORDER BY queue_id, stream, id LIMIT %(cap)s)) AS m
- WHERE (SELECT live.id FROM deadletter_message live
-         WHERE live.queue_id = s.queue_id AND live.stream = s.stream
-           AND live.lease_token IS NOT NULL AND live.available_at > %(now)s
-         LIMIT 1) IS NULL
+ WHERE (SELECT id FROM deadletter_message
+         WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
+           AND lease_token IS NOT NULL AND COALESCE(available_at, '-infinity') > %(now)s
+         ORDER BY queue_id, stream LIMIT 1) IS NULL
  ORDER BY s.queue_id, s.stream, m.id;
 
 -- lease_runs --
@@ -192,8 +194,10 @@ WITH wanted AS (
              FROM (SELECT DISTINCT queue_id, stream FROM unbroken WHERE stream IS NOT NULL) AS s
             CROSS JOIN LATERAL (
                   SELECT id FROM deadletter_message
-                   WHERE queue_id = s.queue_id AND stream = s.stream AND lease_token IS NOT NULL
-                     AND available_at <= %(now)s AND NOT (id = ANY(%(keep)s::bigint[]))
+                   WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
+                     AND lease_token IS NOT NULL AND COALESCE(available_at, 'infinity') <= %(now)s
+                     AND NOT (id = ANY(%(keep)s::bigint[]))
+                   ORDER BY queue_id, stream
                      FOR UPDATE SKIP LOCKED) AS old))
 )
 UPDATE deadletter_message m
@@ -226,13 +230,13 @@ WITH behind AS MATERIALIZED (
            AS s(queue_id, stream, after)
      CROSS JOIN LATERAL (
            SELECT id, available_at FROM deadletter_message
-            WHERE stream IS NOT NULL AND (queue_id, stream, id) > (s.queue_id, s.stream, s.after)
-              AND (queue_id, stream) <= (s.queue_id, s.stream)
+            WHERE queue_id = s.queue_id AND (stream, id) > (s.stream, s.after) AND stream <= s.stream
             ORDER BY queue_id, stream, id LIMIT %(reach)s) AS p
      WHERE p.available_at <= %(now)s AND NOT (p.id = ANY(%(exclude)s::bigint[]))
 ), mine AS MATERIALIZED (
     SELECT id FROM deadletter_message
-     WHERE id = ANY(%(ids)s::bigint[] || ARRAY(SELECT id FROM behind)) AND available_at <= %(now)s
+     WHERE id = ANY(%(ids)s::bigint[] || ARRAY(SELECT id FROM behind))
+       AND COALESCE(available_at, 'infinity') <= %(now)s
      ORDER BY id
        FOR UPDATE SKIP LOCKED
 )
@@ -322,11 +326,12 @@ DELETE FROM deadletter_message m
 RETURNING m.id, m.queue_id, m.name, m.kind, m.queue_id, m.stream;
 
 -- lock_streams --
--- Wait for the locks of the streams these messages belong to, by key.
+-- Wait for the locks of the streams these messages belong to, by key. Of a message without a stream the key is null and nothing
+-- is locked; "stream IS NOT NULL" would offer the index of all streams.
 SELECT pg_advisory_xact_lock(key)
   FROM (SELECT DISTINCT hashtextextended(stream, queue_id) AS key
           FROM deadletter_message
-         WHERE id = ANY(%(ids)s::bigint[]) AND stream IS NOT NULL
+         WHERE id = ANY(%(ids)s::bigint[])
          ORDER BY key) AS ordered;
 
 -- lock_streams_of_poison --
@@ -423,26 +428,25 @@ UPDATE deadletter_message
          JOIN deadletter_queue q ON q.id = s.queue_id
         CROSS JOIN LATERAL (
               (SELECT id, released_at FROM deadletter_message
-                WHERE (queue_id, stream) >= (s.queue_id, s.stream)
-                  AND (queue_id, stream) <= (s.queue_id, s.stream) AND available_at IS NULL
+                WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
+                  AND available_at IS NULL
                 ORDER BY queue_id, stream, id LIMIT 1)
               UNION
               (SELECT id, released_at FROM deadletter_message
-                WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
-                  AND (queue_id, stream) <= (s.queue_id, s.stream) AND released_at IS NOT NULL
+                WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
+                  AND released_at IS NOT NULL
                       -- parked; not "IS NULL", which would offer the index of all that is parked
                   AND COALESCE(available_at, 'infinity') = 'infinity'
                 ORDER BY queue_id, stream, id LIMIT 100)) AS p
-        WHERE (SELECT live.id FROM deadletter_message live
-                WHERE live.queue_id = s.queue_id AND live.stream = s.stream
-                  AND live.lease_token IS NOT NULL AND live.available_at > %(now)s
-                LIMIT 1) IS NULL
+        WHERE (SELECT id FROM deadletter_message
+                WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
+                  AND lease_token IS NOT NULL AND COALESCE(available_at, '-infinity') > %(now)s
+                ORDER BY queue_id, stream LIMIT 1) IS NULL
           AND (p.released_at IS NOT NULL
                OR ((q.stream_policy = 'release'
                     OR p.id = (
                        SELECT id FROM deadletter_message
-                        WHERE stream IS NOT NULL AND (queue_id, stream) >= (s.queue_id, s.stream)
-                          AND (queue_id, stream) <= (s.queue_id, s.stream)
+                        WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
                         ORDER BY queue_id, stream, id LIMIT 1))
                    AND NOT EXISTS (
                        SELECT 1 FROM deadletter_poison halt
@@ -480,7 +484,8 @@ UPDATE deadletter_message m
                 'at', m.available_at, 'worker', m.worker, 'attempt', m.attempts, 'reason', 10,
                 'error', 'worker ' || m.worker || ' did not report before its lease ran out')),
        lease_token = NULL, worker = NULL
- WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token IS NOT NULL AND m.available_at <= %(now)s;
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token IS NOT NULL
+   AND COALESCE(m.available_at, 'infinity') <= %(now)s;
 
 -- quarantine --
 -- Copy dying messages into poison records. Two racers produce one.
@@ -564,10 +569,11 @@ SELECT p.queue_id, p.stream
   FROM parked p JOIN deadletter_queue q ON q.id = p.queue_id
  WHERE NOT EXISTS (SELECT 1 FROM deadletter_poison halt
                     WHERE halt.halts AND halt.queue = q.name AND halt.stream = p.stream)
-   AND (SELECT awake.id FROM deadletter_message awake
-         WHERE awake.queue_id = p.queue_id AND awake.stream = p.stream
-           AND awake.available_at IS NOT NULL
-         LIMIT 1) IS NULL;
+   AND (SELECT id FROM deadletter_message
+         WHERE queue_id = p.queue_id AND stream >= p.stream AND stream <= p.stream
+               -- not parked; not "IS NOT NULL", which would offer the claim index
+           AND COALESCE(available_at, 'infinity') < 'infinity'
+         ORDER BY queue_id, stream, id LIMIT 1) IS NULL;
 
 -- count --
 -- Add what a transaction did to the rows of its writer and minute.

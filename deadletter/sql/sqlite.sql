@@ -544,11 +544,26 @@ WITH RECURSIVE g(exception) AS (
 SELECT g.exception FROM g WHERE g.exception IS NOT NULL ORDER BY g.exception LIMIT %(limit)s;
 
 -- read_blocked_streams --
-SELECT m.queue_id, m.stream, m.id, m.created_at
-  FROM (SELECT queue_id, stream, MIN(id) AS first FROM deadletter_message
-         WHERE available_at IS NULL GROUP BY queue_id, stream LIMIT %(reach)s) AS s
-  JOIN deadletter_message m ON m.id = s.first
- ORDER BY m.created_at, m.id
+WITH RECURSIVE parked(queue_id, stream, id, created_at) AS (
+    SELECT * FROM (
+           SELECT queue_id, stream, id, created_at FROM deadletter_message
+            WHERE available_at IS NULL ORDER BY queue_id, stream, id LIMIT 1)
+    UNION ALL
+    SELECT n.queue_id, n.stream, n.id, n.created_at
+      FROM parked p
+      JOIN deadletter_message n
+           -- as in read_stranded
+        ON n.id = COALESCE(
+           (SELECT id FROM deadletter_message
+             WHERE available_at IS NULL AND queue_id = p.queue_id AND stream > p.stream
+             ORDER BY stream, id LIMIT 1),
+           (SELECT id FROM deadletter_message
+             WHERE available_at IS NULL AND queue_id > p.queue_id
+             ORDER BY queue_id, stream, id LIMIT 1))
+     LIMIT %(reach)s
+)
+SELECT queue_id, stream, id, created_at FROM parked
+ ORDER BY created_at, id
  LIMIT %(limit)s;
 
 -- restore --

@@ -1,4 +1,4 @@
-"""What is the planner allowed? Only indexes, in a transaction of the queue's own."""
+"""The planner may use only indexes for the queue's statements, whosever transaction it is."""
 
 from __future__ import annotations
 
@@ -35,8 +35,33 @@ def test_the_setting_ends_with_the_transaction():
 
 def test_the_callers_transaction_is_left_as_it_was():
     with transaction.atomic():
-        assert in_transaction(ways) == {"on"}
+        assert in_transaction(ways) == {"off"}
         assert ways() == {"on"}
+
+
+def test_the_callers_transaction_is_left_as_it_was_when_the_work_fails():
+    def work(tx: Transaction) -> None:
+        assert ways() == {"off"}
+        raise LookupError
+
+    with transaction.atomic():
+        with pytest.raises(LookupError):
+            in_transaction(work)
+        assert ways() == {"on"}
+
+
+def test_settings_of_the_callers_own_come_back():
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL plan_cache_mode = auto")
+        in_transaction(ways)
+
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT current_setting('enable_seqscan'), current_setting('enable_sort'), "
+                "current_setting('plan_cache_mode')"
+            )
+            assert cursor.fetchone() == ("off", "on", "auto")
 
 
 def test_what_goes_wrong_at_the_beginning_is_named(monkeypatch):

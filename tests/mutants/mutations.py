@@ -15,6 +15,7 @@ THRESHOLD = "tests/lifecycle/test_threshold.py"
 STREAMS = "tests/lifecycle/test_stream_claims.py"
 POLICIES = "tests/lifecycle/test_stream_policies.py"
 RACES = "tests/races"
+COST = "tests/plans/test_stream_cost.py"
 
 BOTH: tuple[Database, Database] = ("sqlite", "postgresql")
 
@@ -223,7 +224,11 @@ def _streams() -> Iterator[Mutation]:
             ],
             [f"{STREAMS}::test_whoever_takes_the_head_out_wakes_the_next"],
         )
-        live = "live.lease_token IS NOT NULL AND live.available_at > %(now)s"
+        live = {
+            "sqlite": "live.lease_token IS NOT NULL AND live.available_at > %(now)s",
+            "postgresql": "lease_token IS NOT NULL "
+            "AND COALESCE(available_at, '-infinity') > %(now)s",
+        }[on]
         yield Mutation(
             "enter a stream that somebody holds",
             on,
@@ -231,6 +236,31 @@ def _streams() -> Iterator[Mutation]:
             # Under strict its head would stop the run as well: only release tells them apart.
             [f"{STREAMS}::test_a_stream_has_one_holder"],
         )
+    yield Mutation(
+        "look for leases that ran out among all that is due",
+        "postgresql",
+        [
+            sql("postgresql", "lease_runs", before, after)
+            for before, after in (
+                ("stream >= s.stream AND stream <= s.stream", "stream = s.stream"),
+                ("COALESCE(available_at, 'infinity') <= %(now)s", "available_at <= %(now)s"),
+                ("ORDER BY queue_id, stream\n", ""),
+            )
+        ],
+        [f"{COST}::test_leases_that_ran_out_are_found_by_their_streams"],
+    )
+    yield Mutation(
+        "a read of a stream that does not end with it",
+        "postgresql",
+        [
+            sql("postgresql", name, " AND stream <= s.stream", "")
+            for name in ("read_streams", "wake")
+        ],
+        [
+            f"{COST}::test_a_claim_and_its_reports_read_only_what_is_taken",
+            f"{STREAMS}::test_whoever_takes_the_head_out_wakes_the_next",
+        ],
+    )
     yield Mutation(
         "pass a message that waits under strict",
         "sqlite",

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
 from deadletter import sql
-from deadletter.lifecycle.transaction import plan_by_index
 from deadletter.models import Queue
 from deadletter.sql import kept
 
-#: Of each kind: scheduled, parked, poison, and (in its own queue) due.
-MANY = 300_000
+#: Of each kind: scheduled, poison, and (in its own queue) due; and parked in one stream.
+MANY, PARKED = 100_000, 300_000
 TABLES = ("deadletter_message", "deadletter_poison")
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -30,6 +31,17 @@ STATISTICS = {
     "analysed when nearly drained": 10,
 }
 
+#: Streams of two messages each, and of three that are held by their first.
+STREAMS, HELD = 20_000, 100
+SHAPES = ("many streams", "one long stream")
+#: The same for a table of streams.
+STREAM_STATISTICS = (
+    "never analysed",
+    "analysed",
+    "analysed when drained",
+    "analysed when all were leased",
+)
+
 SERIES = {
     "postgresql": "generate_series(1, %(n)s) AS g(n)",
     "sqlite": "(WITH RECURSIVE g(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM g WHERE n < %(n)s)"
@@ -38,7 +50,7 @@ SERIES = {
 MESSAGES = """
     INSERT INTO deadletter_message (queue_id, name, kind, payload, stream, priority, status,
            attempts, fence, available_at, history, poison_count, created_at, failure_reason)
-    SELECT %(queue)s, 'm', 'message', 'null', %(stream)s, {priority}, 1, 0, 0, %(at)s, '[]', 0,
+    SELECT %(queue)s, 'm', 'message', 'null', {stream}, {priority}, 1, 0, 0, %(at)s, '[]', 0,
            %(now)s, NULL
       FROM {series}
 """
@@ -52,9 +64,24 @@ POISON = """
 """
 
 
-def fill(queue: Queue, *, at: Any, stream: str | None = None, priority: str = "0", n: int = MANY):
-    text = MESSAGES.format(series=SERIES[connection.vendor], priority=priority)
-    values = {"queue": queue.pk, "stream": stream, "at": at, "now": NOW, "n": n}
+def fill(
+    queue: Queue,
+    *,
+    at: Any,
+    stream: str | None = None,
+    streams: int = 0,
+    priority: str = "0",
+    n: int = MANY,
+) -> None:
+    """Insert n messages: of no stream, of one, or in turn of as many as `streams` says."""
+    # Numbered with six digits, so that the order of the streams is the order of their names.
+    one_of_them = "%(stream)s || (100000 + n %% %(streams)s)"
+    text = MESSAGES.format(
+        series=SERIES[connection.vendor],
+        priority=priority,
+        stream=one_of_them if streams else "%(stream)s",
+    )
+    values = {"queue": queue.pk, "stream": stream, "at": at, "now": NOW, "n": n, "streams": streams}
     with connection.cursor() as cursor:
         cursor.execute(text, {key: adapted(value) for key, value in values.items()})
 
@@ -88,7 +115,7 @@ def crowd(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[No
         with transaction.atomic():
             fill(queue, at=NOW + timedelta(days=1), priority="n % 5".replace("%", "%%"))
             fill(queue, at=NOW + timedelta(hours=1), stream="long", n=1)
-            fill(queue, at=None, stream="long")
+            fill(queue, at=None, stream="long", n=PARKED)
             fill(backlog, at=NOW - timedelta(days=1))
             text = POISON.format(
                 series=SERIES[connection.vendor],
@@ -113,6 +140,52 @@ def crowd(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[No
         backlog.delete()
 
 
+@pytest.fixture(scope="module", params=product(STREAM_STATISTICS, SHAPES), ids=", ".join)
+def streams(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
+    """
+    Nothing but streams, in one queue: many of two messages, and some held by one that waits; or
+    one that is 99 % of the table, and some others. Gives the shape.
+    """
+    statistics, shape = request.param
+    if connection.vendor == "sqlite" and statistics not in ("never analysed", "analysed"):
+        pytest.skip("sqlite: nobody analyses it but its owner, see the runbook")
+    with django_db_blocker.unblock():
+        queue = Queue.objects.create(name="q", max_attempts=5)
+        if connection.vendor == "postgresql":
+            run("ALTER TABLE deadletter_message SET (autovacuum_enabled = off)")
+            run("TRUNCATE deadletter_message RESTART IDENTITY")
+        if statistics == "analysed when drained":
+            fill(queue, at=NOW, n=5_000)
+            run("DELETE FROM deadletter_message")
+            run("ANALYZE")
+        elif statistics == "analysed when all were leased":
+            fill(queue, at=NOW + timedelta(minutes=1), n=2_000, stream="big")
+            run("UPDATE deadletter_message SET lease_token = 'x', worker = 'w'")
+            run("ANALYZE")
+            run("DELETE FROM deadletter_message")
+        hour = timedelta(hours=1)
+        with transaction.atomic():
+            if shape == "many streams":
+                fill(queue, at=NOW - hour, stream="s", streams=STREAMS, n=2 * STREAMS)
+                fill(queue, at=NOW + hour, stream="held", streams=HELD, n=HELD)
+                fill(queue, at=None, stream="held", streams=HELD, n=2 * HELD)
+            else:
+                fill(queue, at=NOW - hour, stream="big", n=2 * STREAMS)
+                fill(queue, at=NOW - 2 * hour, stream="s", streams=HELD, n=2 * HELD)
+        if statistics == "analysed":
+            run("ANALYZE")
+        yield shape
+        if connection.vendor == "postgresql":
+            run("TRUNCATE deadletter_message RESTART IDENTITY")
+            run("ALTER TABLE deadletter_message RESET (autovacuum_enabled)")
+        else:
+            run("DELETE FROM deadletter_message")
+            run("DELETE FROM sqlite_sequence WHERE name LIKE 'deadletter_%'")
+            if statistics != "never analysed":
+                run("DELETE FROM sqlite_stat1")
+        queue.delete()
+
+
 def run(text: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(text)
@@ -131,23 +204,45 @@ class Seen:
 
 
 @pytest.fixture
-def seen(crowd: None, db: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Seen]:
-    """Explain every statement that runs from here on."""
+def seen(crowd: None, db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Seen]]:
+    """Explain every statement that runs from here on, inside the test's transaction."""
+    with watched(monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture
+def seen_in_streams(
+    streams: str, db: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Seen]]:
+    """The same in a table of streams, and with what the ORM reads of messages on PostgreSQL."""
+    with watched(monkeypatch) as found, connection.execute_wrapper(look_at_orm(found)):
+        yield found
+
+
+def look_at_orm(found: dict[str, Seen]) -> Callable[..., Any]:
+    def look(execute: Any, text: str, params: Any, many: bool, context: Any) -> Any:
+        is_read = text.startswith("SELECT") and f'FROM "{TABLES[0]}"' in text
+        if is_read and connection.vendor == "postgresql":
+            look_at(text, params, found["a query of the ORM"])
+        return execute(text, params, many, context)
+
+    return look
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Seen]]:
     found: dict[str, Seen] = defaultdict(Seen)
     look = {"postgresql": look_postgresql, "sqlite": look_sqlite}[connection.vendor]
     execute: Callable[..., Any] = sql.run
 
-    def watched(connection: Any, name: str, params: Any, **options: Any) -> Any:
+    def explained(connection: Any, name: str, params: Any, **options: Any) -> Any:
         if connection.vendor == "postgresql":
             look(name, params, found[name])
             return execute(connection, name, params, **options)
         return look(name, params, found[name], execute)
 
-    monkeypatch.setattr(sql, "run", watched)
-    if connection.vendor == "postgresql":
-        # As every transaction of the queue does; here they are all inside the test's own.
-        plan_by_index(connection)
-    return found
+    monkeypatch.setattr(sql, "run", explained)
+    yield found
 
 
 def look_postgresql(name: str, params: Any, into: Seen) -> None:
@@ -217,3 +312,25 @@ def look_sqlite(name: str, params: Any, into: Seen, execute: Callable[..., Any])
     finally:
         connection.connection.set_progress_handler(None, 0)
         into.rows = max(into.rows, steps // 10)
+
+
+#: Rows a statement about 100 messages may read, and pages of 8 kB.
+ROWS, PAGES = 4_000, 8_000
+#: Pairs of rows of which it may find that they do not belong together: not each with each.
+PAIRS = 300
+
+
+def assert_bounded(seen: dict[str, Seen], *names: str, rows: int = ROWS) -> None:
+    for name in names:
+        assert name in seen, f"{name} did not run: {sorted(seen)}"
+    wrong = []
+    for name, what in seen.items():
+        if what.scans:
+            wrong.append(f"{name} scans {what.scans}")
+        if what.rows > rows:
+            wrong.append(f"{name} reads {what.rows} rows with {sorted(what.indexes)}")
+        if what.mismatched > PAIRS:
+            wrong.append(f"{name} compares {what.mismatched} pairs of rows in vain")
+        if what.buffers > PAGES:
+            wrong.append(f"{name} reads {what.buffers} pages")
+    assert wrong == []
