@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from ..lifecycle.levels import oldest_unserved
+from ..lifecycle.levels import oldest_waiting
 from ..lifecycle.own import QUEUE
 from ..models import Alert, WorkerProcess
 from .looking import Look, Observation
@@ -57,5 +57,5 @@ def _oldest_due(look: Look) -> list[tuple[str, datetime]]:
 
     Paused queues and dead queues wait on purpose.
     """
-    oldest = oldest_unserved(look.using, now=look.now)
+    oldest = oldest_waiting(look.using, now=look.now)
     return [(name, since) for name, since in oldest.items() if name != QUEUE]

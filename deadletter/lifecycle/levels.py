@@ -48,7 +48,7 @@ def oldest_due(levels: Iterable[Level], *, now: datetime) -> dict[str, datetime]
     return found
 
 
-def oldest_unserved(using: str, *, now: datetime) -> dict[str, datetime]:
+def oldest_waiting(using: str, *, now: datetime) -> dict[str, datetime]:
     """The same of queues that somebody should serve: paused and dead ones wait on purpose."""
     levels = read_levels(using)
     return oldest_due(

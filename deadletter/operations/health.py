@@ -14,7 +14,7 @@ from django.db.utils import InterfaceError, OperationalError
 
 from .. import clock
 from ..durations import Duration, as_timedelta
-from ..lifecycle.levels import oldest_unserved
+from ..lifecycle.levels import oldest_waiting
 from ..models import PoisonRecord, WorkerProcess
 from .deadline import within
 
@@ -177,7 +177,7 @@ def _look_for_workers(asked: _Question, now: datetime, found: Health) -> dict[st
 
 def _look_at_queues(asked: _Question, now: datetime, found: Health, served: dict[str, int]) -> None:
     """Name queues with work that nobody takes: one index probe for each level that exists."""
-    for name, since in oldest_unserved(asked.alias, now=now).items():
+    for name, since in oldest_waiting(asked.alias, now=now).items():
         waited = (now - since).total_seconds()
         found.queues.append(QueueHealth(name=name, waited=waited, workers=served.get(name, 0)))
         if name not in served:
