@@ -10,14 +10,13 @@ from typing import Any
 from django.db.models import Count, Q
 from django.utils.formats import number_format
 
+from ..lifecycle.levels import priorities, read_levels
 from ..models import Message, PoisonRecord, Queue, State
 from ..operations.bounded import by_index
 from ..status import Status
 
 #: Rows counted per state: of each queue in a list of queues, and of the one queue on a page.
 IN_A_LIST, ON_A_PAGE = 1_000, 10_000
-#: With these an index probe per queue and priority finds what is due, however much else there is.
-PRIORITIES = range(10)
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,24 @@ def capped(rows: Any, limit: int) -> Capped:
 def count_states(queue: Queue, *, now: datetime, limit: int, using: str) -> dict[str, Capped]:
     """Count the messages of one queue by state, and its poison."""
     with by_index(using):
-        return _count_states(queue, now, limit, using)
+        named = priorities(read_levels(using)).get(queue.name, [])
+        return _count_states(queue, named, now, limit, using)
 
 
 def attach_counts(queues: Iterable[Queue], *, now: datetime, limit: int, using: str) -> None:
     with by_index(using):
+        named = priorities(read_levels(using))
         for queue in queues:
-            queue.counts = _count_states(queue, now, limit, using)  # type: ignore[attr-defined]
+            counts = _count_states(queue, named.get(queue.name, []), now, limit, using)
+            queue.counts = counts  # type: ignore[attr-defined]
 
 
-def _count_states(queue: Queue, now: datetime, limit: int, using: str) -> dict[str, Capped]:
+def _count_states(
+    queue: Queue, named: list[int], now: datetime, limit: int, using: str
+) -> dict[str, Capped]:
     rows = Message.objects.using(using).filter(queue=queue)
-    awake = rows.filter(priority__in=PRIORITIES)
+    # With these an index probe per priority finds what is due, however much else there is.
+    awake = rows.filter(priority__in=named)
     return {
         State.PENDING: capped(awake.filter(available_at__lte=now), limit),
         **_waiting(awake.filter(available_at__gt=now), limit),

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Case, Exists, OuterRef, Subquery, When
+from django.db.models import Case, Exists, OuterRef, When
 from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext
 
+from ..lifecycle import Level
+from ..lifecycle.levels import oldest_due, read_levels
 from ..models import Message, PoisonRecord, Queue, State
 from ..operations.bounded import CountUpTo
 from ..operations.series import Rates, rates_since, read_rates
 from ..status import Status
-from .counts import IN_A_LIST, PRIORITIES, Capped
+from .counts import IN_A_LIST, Capped
 from .dashboard_links import Links
 
 #: Queues on the page, in the order of their names; the others are one link away.
@@ -72,7 +74,9 @@ def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
     """Count each queue up to IN_A_LIST a state, and find since when its oldest message is due."""
     if not (links.queues or links.messages or links.poison or links.counts):
         return None
-    rows = list(_queues(links, now, using)[: SHOWN + 1])
+    levels = read_levels(using) if links.messages else []
+    rows = list(_queues(links, levels, now, using)[: SHOWN + 1])
+    oldest = oldest_due(levels, now=now)
     more = Queue.objects.using(using).count() - SHOWN if len(rows) > SHOWN else 0
     rated = links.messages or links.counts
     rates = read_rates(now=now, using=using) if rated else None
@@ -80,7 +84,13 @@ def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
     kinds = _rate_labels() if rated else {}
     return Queues(
         lines=[
-            _line(links, queue, labels, _rates(links, queue, kinds, rates, now))
+            _line(
+                links,
+                queue,
+                oldest.get(queue.name),
+                labels,
+                _rates(links, queue, kinds, rates, now),
+            )
             for queue in rows[:SHOWN]
         ],
         states=list(labels.values()),
@@ -91,29 +101,23 @@ def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
     )
 
 
-def _queues(links: Links, now: datetime, using: str) -> Any:
+def _queues(links: Links, levels: list[Level], now: datetime, using: str) -> Any:
     """All queues with all their numbers: one statement, whatever their number."""
     sources = Queue.objects.using(using).filter(dead_queue=OuterRef("pk"))
     rows = Queue.objects.using(using).order_by("name").annotate(keeps=Exists(sources))
     if links.messages:
         messages = Message.objects.using(using).filter(queue=OuterRef("pk"))
-        rows = rows.annotate(**_due_since(messages, now), **_states(messages, now))
+        # With these an index probe per priority finds what is due, however much else there is.
+        named = sorted({level.priority for level in levels})
+        rows = rows.annotate(**_states(messages.filter(priority__in=named or [0]), messages, now))
     if links.poison:
         dead = PoisonRecord.objects.using(using).filter(queue=OuterRef("name"))
         rows = rows.annotate(n_dead=CountUpTo(dead.values("pk"), IN_A_LIST))
     return rows
 
 
-def _due_since(messages: Any, now: datetime) -> dict[str, Any]:
-    """One index probe a priority: a minimum over all of them would read everything that is due."""
-    due = messages.filter(available_at__lte=now).order_by("available_at", "id")
-    times = due.values("available_at")
-    return {f"due_{n}": Subquery(times.filter(priority=n)[:1]) for n in PRIORITIES}
-
-
-def _states(messages: Any, now: datetime) -> dict[str, Any]:
-    """As `counts.count_states` counts them."""
-    awake = messages.filter(priority__in=PRIORITIES)
+def _states(awake: Any, messages: Any, now: datetime) -> dict[str, Any]:
+    """As `counts.count_states` counts them; `awake` names the priorities that exist."""
     waiting = awake.filter(available_at__gt=now).values(
         doing=Case(
             When(lease_token__isnull=False, then=_ACTIVE),
@@ -132,8 +136,13 @@ def _states(messages: Any, now: datetime) -> dict[str, Any]:
     }
 
 
-def _line(links: Links, queue: Any, labels: dict[State, str], rates: list[Rate]) -> QueueLine:
-    due = [at for n in PRIORITIES if (at := getattr(queue, f"due_{n}", None)) is not None]
+def _line(
+    links: Links,
+    queue: Any,
+    due_since: datetime | None,
+    labels: dict[State, str],
+    rates: list[Rate],
+) -> QueueLine:
     return QueueLine(
         name=queue.name,
         url=links.to(Queue, "queue_change", queue.pk),
@@ -143,7 +152,7 @@ def _line(links: Links, queue: Any, labels: dict[State, str], rates: list[Rate])
             Cell(label, _count(queue, state), links.state(queue, state), state.value)
             for state, label in labels.items()
         ],
-        due_since=min(due, default=None),
+        due_since=due_since,
         due_url=links.state(queue, State.PENDING),
         rates=rates,
     )

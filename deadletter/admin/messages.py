@@ -16,13 +16,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
+from ..lifecycle.levels import read_levels
 from ..models import Message, Queue, State
 from ..status import Status
 from ..visible import visible
 from . import streams
 from .acting import AT_ONCE, act_url, act_view, may
 from .attempts import AttemptsFilter
-from .counts import PRIORITIES
 from .links import link
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
@@ -47,7 +47,8 @@ class StateFilter(admin.SimpleListFilter):
         rows = queryset.in_state(value)
         if value in (State.PENDING, State.SCHEDULED, State.ACTIVE):
             # Where few of many are in this state, these lead to them by the index of the claim.
-            rows = rows.filter(priority__in=PRIORITIES)
+            levels = read_levels(queryset.db)
+            rows = rows.filter(priority__in=sorted({level.priority for level in levels}))
         if value == State.FAILED:
             # Implied by the bit, and unlike it known to an index.
             return rows.filter(status__gte=int(Status.FAILED))  # type: ignore[no-any-return]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
-from django.db.models import OuterRef, Subquery
-
+from ..lifecycle.levels import oldest_waiting
 from ..lifecycle.own import QUEUE
-from ..models import Alert, Message, Queue, WorkerProcess
+from ..models import Alert, WorkerProcess
 from .looking import Look, Observation
 
 #: A worker says every five seconds that it is alive; one not seen for this long serves nothing.
@@ -55,24 +53,9 @@ def _observed(look: Look, kind: str, queue: str, due: datetime, after: timedelta
 
 def _oldest_due(look: Look) -> list[tuple[str, datetime]]:
     """
-    Return when the message came due that waits the longest, per queue: ten index probes a queue.
+    Return when the message came due that waits the longest, per queue: an index probe a level.
 
     Paused queues and dead queues wait on purpose.
     """
-    due = Message.objects.using(look.using).filter(
-        queue=OuterRef("pk"), available_at__isnull=False, available_at__lte=look.now
-    )
-    columns = {
-        f"due_{n}": Subquery(
-            due.filter(priority=n).order_by("available_at", "id").values("available_at")[:1]
-        )
-        for n in range(10)
-    }
-    queues: Any = Queue.objects.using(look.using).filter(paused=False, sources=None)
-    rows = queues.exclude(name=QUEUE).annotate(**columns).order_by("name")
-    found = []
-    for name, *times in rows.values_list("name", *columns):
-        oldest = min((at for at in times if at is not None), default=None)
-        if oldest is not None:
-            found.append((name, oldest))
-    return found
+    oldest = oldest_waiting(look.using, now=look.now)
+    return [(name, since) for name, since in oldest.items() if name != QUEUE]

@@ -7,6 +7,7 @@ from typing import Any
 from ..conf import NAME, get_settings
 from ..exceptions import MessageRejected
 from ..failures import shown
+from ..lifecycle.enqueue import checked_priority
 from ..models.instance import LONGEST_ID
 from ..payload import DEPTH_LIMIT, accept
 from .flows import VERSION
@@ -32,6 +33,10 @@ def name(field: str, value: object) -> str:
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise MessageRejected(field, f"{shown(value)} is not a name: letters, digits and _ . : / @ + -")
+
+
+def priority(value: object) -> int:
+    return checked_priority(value)
 
 
 def version(value: object) -> str:

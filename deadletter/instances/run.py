@@ -10,8 +10,8 @@ from typing import Any
 
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
-from ..exceptions import DeadletterError, MessageRejected
-from ..failures import ErrorDetails, shown
+from ..exceptions import DeadletterError
+from ..failures import ErrorDetails
 from ..models import Instance
 from ..models.instance import LONGEST_ID
 from ..payload import accept
@@ -107,8 +107,6 @@ class Run:
         headers: Mapping[str, Any] | None = None,
     ) -> int:
         """Send an activity; its end comes as ActivityCompleted or ActivityFailed with this id."""
-        if type(priority) is not int or not 0 <= priority <= 9:
-            raise MessageRejected("priority", f"expected 0 to 9, got {shown(priority)}")
         if headers is not None:
             accept(dict(headers), field="headers", limit=get_settings().payload_limit)
         return self._add(
@@ -118,7 +116,7 @@ class Run:
                 payload=accept(payload, limit=get_settings().payload_limit),
                 queue=None if queue is None else door.name("queue", queue),
                 delay=as_timedelta(delay, field="delay"),
-                priority=priority,
+                priority=door.priority(priority),
                 headers=headers,
             )
         )

@@ -8,9 +8,18 @@ from time import monotonic
 
 from .. import points
 from . import settle, streams
-from .claim import take
+from .claim import look_ahead, new_token, take
 from .transaction import Transaction, in_transaction
-from .values import Batch, ClaimRequest, Completion, Failure, Release, Scheduled, WorkBatch
+from .values import (
+    Batch,
+    ClaimRequest,
+    Completion,
+    Failure,
+    Levels,
+    Release,
+    Scheduled,
+    WorkBatch,
+)
 
 
 def process_batch(
@@ -41,6 +50,13 @@ def process_batch(
         for item in releases
     ]
     reports: list[Completion | Failure | Release] = [*done, *failed, *back]
+    hint: Levels | None = None
+    if not reports and claim is not None and claim.limit:
+        hint = look_ahead(claim, using=using)
+        if hint is not None:
+            if not hint.due:
+                return WorkBatch(claim.token or new_token(), levels=hint)
+            claim = replace(claim, levels=hint, rediscover=False)
     ids = {report.id for report in reports}
     named = any(not item.status for item in done)
 
@@ -70,6 +86,7 @@ def process_batch(
             taken.more,
             taken.floor,
             taken.candidates,
+            taken.levels or hint,
             outcomes,
             lost,
             took,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any
@@ -15,11 +15,11 @@ from ..durations import Duration, as_timedelta
 from ..failures import HISTORY_LIMIT
 from ..models import Queue
 from ..status import FailureReason, Status
-from . import streams
+from . import levels, streams
 from .counting import Subject
 from .quarantine import Death, quarantine
 from .transaction import Stream, Transaction, in_transaction
-from .values import Batch, Claimed, ClaimRequest, Floor
+from .values import Batch, Claimed, ClaimRequest, Floor, Level, Levels
 
 #: How often one claim looks further when what it met was blocked.
 ROUNDS = 10
@@ -28,6 +28,8 @@ LIMIT = 10_000
 #: Candidates of one look, and streams after which a claim looks no further: each stream is a lock,
 #: and PostgreSQL has room for some thousands of them in all.
 REACH = 1_000
+#: Levels that one statement looks at; of more, the rest is looked at when these were not enough.
+LEVELS = 200
 #: Candidates looked at beyond those expected to do: another look costs more than a few too many.
 SPARE = 1.25
 
@@ -46,21 +48,36 @@ def claim(
     A message that has used up its attempts is quarantined instead, without being returned.
     """
     request = ClaimRequest(queues, limit, lease)
+    hint = look_ahead(request, using=using)
+    if hint is not None:
+        if not hint.due:
+            return Batch(new_token(), levels=hint)
+        request = replace(request, levels=hint, rediscover=False)
     return in_transaction(lambda tx: take(tx, request, worker=worker), using=using)
+
+
+def look_ahead(request: ClaimRequest, *, using: str | None) -> Levels | None:
+    """
+    Find the levels before the transaction, where that spares SQLite its write lock; else None.
+
+    For a claim with nothing to report. One that finds nothing would keep every writer waiting.
+    """
+    _check(request)
+    return levels.look(request, using=using)
+
+
+def new_token() -> str:
+    return secrets.token_hex(8)
 
 
 def take(
     tx: Transaction, request: ClaimRequest, *, worker: str, exclude: Collection[int] = ()
 ) -> Batch:
     """Claim inside a transaction; `exclude` are messages that failed in it a moment ago."""
-    if not 0 <= request.limit <= LIMIT:
-        raise ValueError(f"limit: expected 0 to {LIMIT:,}, got {request.limit!r}")
-    lease = None if request.lease is None else as_timedelta(request.lease, field="lease")
-    if lease == timedelta(0):
-        raise ValueError("lease: must be longer than nothing")
+    lease = _check(request)
     taking = _Taking(
         tx=tx,
-        token=request.token or secrets.token_hex(8),
+        token=request.token or new_token(),
         worker=worker,
         lease=lease,
         limit=request.limit,
@@ -68,45 +85,87 @@ def take(
         failed=frozenset(exclude),
         expected=request.candidates if 0 < request.candidates < 1 else 1.0,
     )
-    for level in _levels(tx, request.queues, request.floors):
-        for _ in range(ROUNDS):
-            if not taking.room or not taking.look(level):
-                break
-        else:
-            taking.cut_short = True
+    found = _look_at_levels(tx, request, taking)
     if taking.messages:
         points.reach("claim.leased")
     more = taking.cut_short and taking.parked > 0
-    return Batch(taking.token, taking.messages, taking.dead, more, taking.began, taking.needed)
+    return Batch(
+        taking.token, taking.messages, taking.dead, more, taking.began, taking.needed, found
+    )
 
 
-def _levels(
-    tx: Transaction, queues: Sequence[str] | None, floors: Mapping[str, Floor]
+def _check(request: ClaimRequest) -> timedelta | None:
+    """Refuse a request that makes no sense; return its lease."""
+    if not 0 <= request.limit <= LIMIT:
+        raise ValueError(f"limit: expected 0 to {LIMIT:,}, got {request.limit!r}")
+    lease = None if request.lease is None else as_timedelta(request.lease, field="lease")
+    if lease == timedelta(0):
+        raise ValueError("lease: must be longer than nothing")
+    return lease
+
+
+def _look_at_levels(tx: Transaction, request: ClaimRequest, taking: _Taking) -> Levels | None:
+    """
+    Look at the levels that are known, then, if there is room left, at those that exist by now.
+
+    Returns the levels that were found, None where the known ones were enough.
+    """
+    known, floors = request.levels, request.floors
+    if known is not None:
+        taking.look_at(_places(tx, request, known.due, floors))
+        if not (taking.room and request.rediscover) or taking.cut_short:
+            return None
+    found = levels.discover(tx, request)
+    rest: Sequence[Level] = found.due
+    if known is not None:
+        # Begin at the beginning; what was looked at from there has nothing more to give.
+        seen = set() if floors else {(level.queue_id, level.priority) for level in known.due}
+        rest = [level for level in rest if (level.queue_id, level.priority) not in seen]
+        floors = {}
+    taking.look_at(_places(tx, request, rest, floors))
+    return found
+
+
+def _places(
+    tx: Transaction, request: ClaimRequest, due: Sequence[Level], floors: Mapping[str, Floor]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the places to look at: one on PostgreSQL, (queue, priority) by priority on SQLite."""
-    if queues is None:
-        every = Queue.objects.using(tx.using).filter(sources=None).order_by("name")
-        queues = list(every.values_list("name", flat=True))
-    if not tx.is_sqlite:
-        names = list(dict.fromkeys(queues))
-        starts = [floors.get(name) for name in names]
+    """Yield what a look at some levels needs: many at once on PostgreSQL, one by one on SQLite."""
+    if request.shuffle:
+        due = levels.shuffled(due)
+    # What the queues are is read when it is needed: one may be paused or renamed since.
+    is_named = request.queues is not None
+    for place in range(0, len(due), LEVELS):
+        some = due[place : place + LEVELS]
+        if tx.is_sqlite:
+            yield from _sqlite_places(tx, some, is_named=is_named)
+            continue
+        starts = [floors.get(level.queue) for level in some]
         yield {
-            "queues": names,
+            "queue_ids": [level.queue_id for level in some],
+            "names": [level.queue if is_named else None for level in some],
+            "priorities": [level.priority for level in some],
             "since": [start and start.since for start in starts],
             "from_ids": [start.id if start else 0 for start in starts],
         }
-        return
-    policies = Queue.objects.using(tx.using).filter(name__in=queues, paused=False)
-    by_name = {queue.name: queue for queue in policies}
-    for name in dict.fromkeys(queues):
-        for priority in range(10 if name in by_name else 0):
-            queue = by_name[name]
-            yield {
-                "queue_id": queue.pk,
-                "priority": priority,
-                "max_attempts": queue.max_attempts,
-                "lease_timeout": queue.lease_timeout,
-            }
+
+
+def _sqlite_places(
+    tx: Transaction, some: Sequence[Level], *, is_named: bool
+) -> Iterator[dict[str, Any]]:
+    policies = Queue.objects.using(tx.using).filter(paused=False)
+    if not is_named:
+        policies = policies.filter(sources=None)
+    queues = policies.in_bulk({level.queue_id for level in some})
+    for level in some:
+        queue = queues.get(level.queue_id)
+        if queue is None or (is_named and queue.name != level.queue):
+            continue
+        yield {
+            "queue_id": queue.pk,
+            "priority": level.priority,
+            "max_attempts": queue.max_attempts,
+            "lease_timeout": queue.lease_timeout,
+        }
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -158,8 +217,19 @@ class _Taking:
         """How many candidates a message took."""
         return min(self.used / len(self.messages), 1.0) if self.messages else 1.0
 
+    def look_at(self, places: Iterator[dict[str, Any]]) -> None:
+        """Look at one place after the other until there is enough."""
+        for place in places:
+            for _ in range(ROUNDS):
+                if not self.room or not self.look(place):
+                    break
+            else:
+                self.cut_short = True
+            if not self.room:
+                return
+
     def look(self, level: dict[str, Any]) -> bool:
-        """Claim what is due at a level; say whether it is worth looking again."""
+        """Claim what is due at a place; say whether it is worth looking again."""
         asked = self._reach()
         rows = self._candidates(level, asked)
         leased = [row for row in rows if row[0] == "leased"]

@@ -15,6 +15,7 @@ from ..durations import Duration, as_timedelta
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
 from ..failures import shown
 from ..models import Kind, Message, Queue
+from ..models.message import FIRST_PRIORITY, LAST_PRIORITY
 from ..payload import accept
 from .counting import writer
 from .notify import notify_after_commit
@@ -124,7 +125,7 @@ def _checked(item: Outgoing, limit: int, trace: Mapping[str, str] | None = None)
         "headers": None if headers is None else _headers(headers, limit),
         "stream": None if stream is None else _label("stream", stream),
         "key": None if key is None else _label("key", key),
-        "priority": _priority(priority),
+        "priority": checked_priority(priority),
         "at": None if at is None else _moment(at),
         "delay": _NOTHING if delay is None else _duration("delay", delay),
         "expires_in": None
@@ -160,10 +161,15 @@ def _headers(value: object, limit: int) -> str:
     return accept(dict(value), field="headers", limit=limit)
 
 
-def _priority(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 9:
-        raise MessageRejected("priority", f"expected 0 (first) to 9 (last), got {shown(value)}")
-    return value
+def checked_priority(value: object) -> int:
+    """Refuse what is outside the range; workers of an older release see 0 to 9 only."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not is_number or not FIRST_PRIORITY <= value <= LAST_PRIORITY:  # type: ignore[operator]
+        raise MessageRejected(
+            "priority",
+            f"expected {FIRST_PRIORITY} (first) to {LAST_PRIORITY} (last), got {shown(value)}",
+        )
+    return value  # type: ignore[return-value]
 
 
 def _moment(value: object) -> datetime:

@@ -81,6 +81,32 @@ class Floor(NamedTuple):
     id: int
 
 
+class Level(NamedTuple):
+    """A priority of a queue at which there are messages that are not parked."""
+
+    queue_id: int
+    queue: str
+    priority: int
+    #: When its first message is due.
+    first: datetime
+    is_paused: bool = False
+    #: Other queues send their dead here.
+    is_dead_queue: bool = False
+
+
+class Levels(NamedTuple):
+    """
+    Where a claim has to look, in order, as it was found at a moment of the monotonic clock.
+
+    Kept by a worker for its next claims. What has come since at another level is not in it.
+    """
+
+    due: tuple[Level, ...]
+    read: float
+    #: How long it took to find them.
+    seconds: float = 0.0
+
+
 def _stream(message: Claimed) -> tuple[str, str] | None:
     return None if message.stream is None else (message.queue, message.stream)
 
@@ -99,6 +125,8 @@ class Batch:
     floor: Floor | None = None
     #: How many candidates it took for a message: far fewer than one where streams have many due.
     candidates: float = 1.0
+    #: The levels it found; None: it only looked at those that it was given.
+    levels: Levels | None = None
 
     @property
     def ids(self) -> list[int]:
@@ -129,6 +157,8 @@ class ClaimRequest:
     `floors`: in these queues pass over what comes before a place, on PostgreSQL. For who claims
     without a pause, has seen that there is nothing left there, and looks again without them soon.
     `candidates`: how many of them a message is expected to take, by the last claim.
+    `levels`: look at these, found a moment ago, instead of finding them first; with `rediscover`,
+    find them again when these did not fill the batch. `shuffle`: take the queues in random order.
     """
 
     queues: Sequence[str] | None = None
@@ -138,6 +168,9 @@ class ClaimRequest:
     token: str | None = None
     floors: Mapping[str, Floor] = field(default_factory=dict)
     candidates: float = 1.0
+    levels: Levels | None = None
+    rediscover: bool = True
+    shuffle: bool = False
 
 
 class Completion(NamedTuple):

@@ -12,6 +12,7 @@ from django.db import connections, transaction
 from django.db.models import Count, Q
 
 from .. import clock
+from ..lifecycle.levels import oldest_due, priorities, read_levels
 from ..lifecycle.transaction import plan_by_index
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..status import Status
@@ -23,8 +24,6 @@ CAP = 100_000
 TOLD_APART = 10_000
 #: Seconds after which a worker that was not seen no longer counts as alive; it says so every 5.
 ALIVE = 30
-#: Naming them lets the claim's index lead to the time, however much else there is.
-_PRIORITIES = range(10)
 
 
 @dataclass
@@ -77,10 +76,12 @@ def _read_depths(using: str) -> Depths:
     found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
     queues = Queue.objects.using(using).order_by("name")
     dead = set(queues.filter(dead_queue__isnull=False).values_list("dead_queue_id", flat=True))
+    levels = read_levels(using)
+    oldest, named = oldest_due(levels, now=now), priorities(levels)
     for queue in queues:
         found.queues[queue.name] = Depth(
-            states=_states(queue, now, using),
-            oldest=_oldest(queue, now, using),
+            states=_states(queue, named.get(queue.name, []), now, using),
+            oldest=(now - oldest.get(queue.name, now)).total_seconds(),
             paused=queue.paused,
             is_dead_queue=queue.pk in dead,
             workers=sum(queue.name in names for names in served),
@@ -102,9 +103,10 @@ def read_poison(using: str) -> dict[str, int]:
     return found
 
 
-def _states(queue: Queue, now: datetime, using: str) -> dict[str, int]:
+def _states(queue: Queue, named: list[int], now: datetime, using: str) -> dict[str, int]:
     rows = Message.objects.using(using).filter(queue=queue)
-    awake = rows.filter(priority__in=_PRIORITIES)
+    # Naming the priorities lets the claim's index lead to the time, however much else there is.
+    awake = rows.filter(priority__in=named)
     return {
         State.PENDING: _count(awake.filter(available_at__lte=now)),
         **_waiting(awake.filter(available_at__gt=now)),
@@ -130,19 +132,6 @@ def _waiting(rows: Any) -> dict[str, int]:
         State.FAILED: found["failed"],
         State.ACTIVE: found["active"],
     }
-
-
-def _oldest(queue: Queue, now: datetime, using: str) -> float:
-    due = Message.objects.using(using).filter(queue=queue, available_at__lte=now)
-    first = (
-        at
-        for priority in _PRIORITIES
-        for at in due.filter(priority=priority)
-        .order_by("available_at", "id")
-        .values_list("available_at", flat=True)[:1]
-        if at is not None
-    )
-    return max(((now - at).total_seconds() for at in first), default=0.0)
 
 
 def _halted(queue: Queue, using: str) -> int:

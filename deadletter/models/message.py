@@ -16,6 +16,9 @@ from ..status import FailureReason, Status
 from .fields import JSONTextField
 from .queue import Queue
 
+#: The range of priorities: what has the lowest number is claimed first.
+FIRST_PRIORITY, LAST_PRIORITY = -100, 100
+
 
 class Kind(models.TextChoices):
     MESSAGE = "message", _("message")
@@ -89,7 +92,7 @@ class Message(models.Model):
     headers = JSONTextField(_("headers"), null=True, blank=True)
     stream = models.CharField(_("stream"), max_length=200, null=True, blank=True)
     key = models.CharField(_("key"), max_length=200, null=True, blank=True)
-    priority = models.PositiveSmallIntegerField(_("priority"), default=0, db_default=0)
+    priority = models.SmallIntegerField(_("priority"), default=0, db_default=0)
     status = models.PositiveIntegerField(_("status"), default=1, db_default=1)
     attempts = models.PositiveIntegerField(_("attempts"), default=0, db_default=0)
     fence = models.BigIntegerField(_("fence"), default=0, db_default=0)
@@ -174,7 +177,8 @@ class Message(models.Model):
                 condition=Q(source_id__isnull=False),
             ),
             models.CheckConstraint(
-                condition=Q(priority__gte=0, priority__lte=9), name="deadletter_message_priority"
+                condition=Q(priority__gte=FIRST_PRIORITY, priority__lte=LAST_PRIORITY),
+                name="deadletter_message_priority",
             ),
             models.CheckConstraint(
                 condition=Q(attempts__gte=0), name="deadletter_message_attempts"

@@ -42,7 +42,7 @@ class PoisonRecord(models.Model):
     headers = JSONTextField(_("headers"), null=True)
     stream = models.CharField(_("stream"), max_length=200, null=True)
     key = models.CharField(_("key"), max_length=200, null=True)
-    priority = models.PositiveSmallIntegerField(_("priority"), default=0)
+    priority = models.SmallIntegerField(_("priority"), default=0)
     status = models.PositiveIntegerField(_("status"), default=1)
     attempts = models.PositiveIntegerField(_("attempts"))
     max_attempts = models.PositiveIntegerField(_("max attempts"), null=True)

@@ -9,20 +9,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections, router, transaction
-from django.db.models import OuterRef, Subquery
 from django.db.utils import Error as DatabaseError
 from django.db.utils import InterfaceError, OperationalError
 
 from .. import clock
 from ..durations import Duration, as_timedelta
-from ..models import Message, PoisonRecord, Queue, WorkerProcess
+from ..lifecycle.levels import oldest_waiting
+from ..models import PoisonRecord, WorkerProcess
 from .deadline import within
 
 #: Deaths are counted up to the limit that was given, or up to this.
 COUNTED = 1_000
 #: The highest limit: what is counted is read.
 MOST = 10_000
-_PRIORITIES = range(10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,20 +176,8 @@ def _look_for_workers(asked: _Question, now: datetime, found: Health) -> dict[st
 
 
 def _look_at_queues(asked: _Question, now: datetime, found: Health, served: dict[str, int]) -> None:
-    """Name queues with work that nobody takes: one statement, one index probe a priority."""
-    # A dead queue is for people, and what is paused waits on purpose.
-    queues: Any = Queue.objects.using(asked.alias).filter(paused=False, sources=None)
-    due = Message.objects.filter(queue=OuterRef("pk"), available_at__lte=now)
-    first = {
-        f"first_{priority}": Subquery(
-            due.filter(priority=priority).order_by("available_at", "id").values("available_at")[:1]
-        )
-        for priority in _PRIORITIES
-    }
-    for name, *firsts in queues.annotate(**first).order_by("name").values_list("name", *first):
-        since = min((at for at in firsts if at is not None), default=None)
-        if since is None:
-            continue
+    """Name queues with work that nobody takes: one index probe for each level that exists."""
+    for name, since in oldest_waiting(asked.alias, now=now).items():
         waited = (now - since).total_seconds()
         found.queues.append(QueueHealth(name=name, waited=waited, workers=served.get(name, 0)))
         if name not in served:

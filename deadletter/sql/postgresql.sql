@@ -70,19 +70,80 @@ SELECT g.id, s.id IS NOT NULL
   FROM given g LEFT JOIN stored s ON s.id = g.id
  ORDER BY g.place;
 
+-- read_levels --
+-- Find every level, that is (queue, priority), at which messages are not parked, and when its first message is due: one index
+-- probe for each, whatever else there is (a loose index scan, which the planner does not do by itself).
+-- within: only levels with a message that is due by then.
+WITH RECURSIVE level AS (
+    (SELECT m.queue_id, m.priority, m.available_at FROM deadletter_message m
+      WHERE m.available_at IS NOT NULL
+      ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1)
+     UNION ALL
+    SELECT next.queue_id, next.priority, next.available_at
+      FROM level
+     CROSS JOIN LATERAL (
+           SELECT m.queue_id, m.priority, m.available_at FROM deadletter_message m
+            WHERE m.available_at IS NOT NULL
+              AND (m.queue_id, m.priority) > (level.queue_id, level.priority)
+            ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS next
+)
+SELECT level.queue_id, q.name, level.priority, level.available_at, q.paused, q.is_dead
+  FROM level
+ CROSS JOIN LATERAL (
+       SELECT q.name, q.paused,
+              EXISTS (SELECT FROM deadletter_queue s WHERE s.dead_queue_id = q.id) AS is_dead
+         FROM deadletter_queue q WHERE q.id = level.queue_id LIMIT 1) AS q
+ WHERE %(within)s::interval IS NULL OR level.available_at <= %(now)s + %(within)s::interval
+ ORDER BY q.name, level.priority;
+
+-- read_levels_of --
+-- The same of a few queues known by name: what is in other queues is not read.
+WITH RECURSIVE level AS (
+    SELECT q.id AS queue_id, q.name, q.paused, first.priority, first.available_at
+      FROM unnest(%(queues)s::text[]) AS wanted(name)
+     CROSS JOIN LATERAL (
+           SELECT q.id, q.name, q.paused FROM deadletter_queue q
+            WHERE q.name = wanted.name LIMIT 1) AS q
+     CROSS JOIN LATERAL (
+           SELECT m.priority, m.available_at FROM deadletter_message m
+            WHERE m.available_at IS NOT NULL AND m.queue_id = q.id
+            ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS first
+     UNION ALL
+    SELECT level.queue_id, level.name, level.paused, next.priority, next.available_at
+      FROM level
+     CROSS JOIN LATERAL (
+           SELECT m.priority, m.available_at FROM deadletter_message m
+            WHERE m.available_at IS NOT NULL
+              AND m.queue_id = level.queue_id AND m.priority > level.priority
+            ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS next
+)
+SELECT level.queue_id, level.name, level.priority, level.available_at, level.paused, false
+  FROM level
+ WHERE %(within)s::interval IS NULL OR level.available_at <= %(now)s + %(within)s::interval
+ ORDER BY level.name, level.priority;
+
 -- claim --
 -- Lease due plain messages and count the attempt, in one statement; report the other candidates with a verdict.
 WITH level AS (
     -- An index that leads with priority would read every future row of a level before it reached the next level's
     -- due rows, so each (queue, level) is probed for itself; the outer LIMIT stops as soon as there is enough.
+    -- The levels were found before, maybe a second ago: what a queue is now is read now. One that is not asked for by
+    -- name must not be a dead queue; one that is must have that name still.
     -- 0 still means one execution; null means never, which GREATEST would pass over.
-    SELECT q.id AS queue_id, p.priority, COALESCE(wanted.since, '-infinity') AS since, wanted.from_id,
+    SELECT q.id AS queue_id, wanted.priority, COALESCE(wanted.since, '-infinity') AS since, wanted.from_id,
            CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END AS max_attempts
-      FROM unnest(%(queues)s::text[], %(since)s::timestamptz[], %(from_ids)s::bigint[])
-           WITH ORDINALITY AS wanted(name, since, from_id, place)
-      JOIN deadletter_queue q ON q.name = wanted.name AND NOT q.paused
-     CROSS JOIN generate_series(0, 9) AS p(priority)
-     ORDER BY wanted.place, p.priority
+      FROM unnest(%(queue_ids)s::bigint[], %(names)s::text[], %(priorities)s::smallint[], %(since)s::timestamptz[],
+                  %(from_ids)s::bigint[])
+           WITH ORDINALITY AS wanted(queue_id, name, priority, since, from_id, place)
+     CROSS JOIN LATERAL (
+           -- with a limit, so that each queue is looked up by its id: a join was free to read them all
+           SELECT q.id, q.max_attempts FROM deadletter_queue q
+            WHERE q.id = wanted.queue_id AND NOT q.paused
+              AND CASE WHEN wanted.name IS NULL
+                       THEN NOT EXISTS (SELECT FROM deadletter_queue s WHERE s.dead_queue_id = q.id)
+                       ELSE q.name = wanted.name END
+            LIMIT 1) AS q
+     ORDER BY wanted.place
 ), candidate AS MATERIALIZED (
     SELECT found.*,
            CASE WHEN found.stream IS NOT NULL THEN 'stream'

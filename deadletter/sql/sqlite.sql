@@ -18,6 +18,64 @@ SELECT q.id, %(name)s, %(kind)s, %(payload)s, %(headers)s, %(stream)s, %(key)s, 
     ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
 RETURNING id, queue_id, available_at, expires_at, created_at;
 
+-- read_levels --
+-- Without LATERAL: first the queues that hold anything, then their levels, then the first message of each.
+WITH RECURSIVE filled(queue_id) AS (
+    SELECT MIN(queue_id) FROM deadletter_message WHERE available_at IS NOT NULL
+     UNION ALL
+    SELECT (SELECT MIN(m.queue_id) FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id > filled.queue_id)
+      FROM filled WHERE filled.queue_id IS NOT NULL
+), level(queue_id, priority) AS (
+    SELECT filled.queue_id,
+           (SELECT MIN(m.priority) FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id = filled.queue_id)
+      FROM filled WHERE filled.queue_id IS NOT NULL
+     UNION ALL
+    SELECT level.queue_id,
+           (SELECT MIN(m.priority) FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id = level.queue_id
+               AND m.priority > level.priority)
+      FROM level WHERE level.priority IS NOT NULL
+), first(queue_id, priority, available_at) AS MATERIALIZED (
+    SELECT level.queue_id, level.priority,
+           (SELECT MIN(m.available_at) FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id = level.queue_id
+               AND m.priority = level.priority)
+      FROM level WHERE level.priority IS NOT NULL
+)
+SELECT q.id, q.name, first.priority, first.available_at, q.paused,
+       EXISTS (SELECT 1 FROM deadletter_queue s WHERE s.dead_queue_id = q.id)
+  FROM first CROSS JOIN deadletter_queue q
+ WHERE q.id = first.queue_id
+   AND (%(within)s IS NULL OR first.available_at <= django_format_dtdelta('+', %(now)s, %(within)s))
+ ORDER BY q.name, first.priority;
+
+-- read_levels_of --
+WITH RECURSIVE level(queue_id, name, paused, priority) AS (
+    SELECT q.id, q.name, q.paused,
+           (SELECT MIN(m.priority) FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id = q.id)
+      FROM json_each(%(queues)s) AS wanted CROSS JOIN deadletter_queue q
+     WHERE q.name = wanted.value
+     UNION ALL
+    SELECT level.queue_id, level.name, level.paused,
+           (SELECT MIN(m.priority) FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id = level.queue_id
+               AND m.priority > level.priority)
+      FROM level WHERE level.priority IS NOT NULL
+), first(queue_id, name, paused, priority, available_at) AS MATERIALIZED (
+    SELECT level.queue_id, level.name, level.paused, level.priority,
+           (SELECT MIN(m.available_at) FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id = level.queue_id
+               AND m.priority = level.priority)
+      FROM level WHERE level.priority IS NOT NULL
+)
+SELECT queue_id, name, priority, available_at, paused, 0
+  FROM first
+ WHERE %(within)s IS NULL OR available_at <= django_format_dtdelta('+', %(now)s, %(within)s)
+ ORDER BY name, priority;
+
 -- claim --
 -- One (queue, level) at a time: SQLite would sort a join of several, reading every due row.
 SELECT CASE WHEN stream IS NOT NULL THEN 'stream'

@@ -13,7 +13,16 @@ from django.db import DataError, IntegrityError
 from django.db.utils import Error as DatabaseError
 
 from .. import points
-from ..lifecycle import ClaimRequest, Completion, Failure, Floor, Release, WorkBatch, process_batch
+from ..lifecycle import (
+    ClaimRequest,
+    Completion,
+    Failure,
+    Floor,
+    Levels,
+    Release,
+    WorkBatch,
+    process_batch,
+)
 from ..logs import event
 from .courier import Courier
 from .holding import Holdings
@@ -26,6 +35,9 @@ from .tally import Reports, Tally
 
 #: Seconds after which a busy worker looks at all that is due again, not only where it left off.
 WHOLE_LOOK = 1.0
+#: A worker that finds too little looks for other levels only after so many times as long as that
+#: took the last time. A few levels take a fraction of a millisecond; a thousand take several.
+REST = 10.0
 
 
 @dataclass(frozen=True)
@@ -77,9 +89,13 @@ class Exchange:
         self._courier: Courier[WorkBatch] = Courier(options.using)
         #: The token of the last claim.
         self._asked_under = ""
-        #: Where the next claim begins in a queue, and when one last began at the beginning of all.
+        #: Where the next claim begins in a queue.
         self._floors: dict[str, Floor] = {}
-        self._looked_at_all = 0.0
+        #: The levels with messages, found by the last claim at the beginning of all.
+        self._levels: Levels | None = None
+        #: How many notifications have come, and how many had come before the levels were found.
+        self.heard = 0
+        self._heard_before = 0
         #: How many candidates a message took in the last claim that found enough.
         self._candidates = 1.0
 
@@ -92,7 +108,7 @@ class Exchange:
 
         None: a report could not be stored, and all of them were settled one by one.
         """
-        asked = monotonic()
+        asked, heard = monotonic(), self.heard
         request = self._request(room) if room else None
         reports = self._reporting.take()
         points.reach("pump.exchanging")
@@ -113,9 +129,11 @@ class Exchange:
             raise
         points.reach("pump.exchanged")
         if room:
+            if batch.levels is not None:
+                self._levels, self._heard_before = batch.levels, heard
             self._note_floor(batch, room)
             self._candidates = batch.candidates if len(batch.messages) >= room else 1.0
-        is_partial = request is not None and bool(request.floors)
+        is_partial = request is not None and bool(request.floors) and batch.levels is None
         return Answered(reports, batch, room, asked, monotonic() - asked, is_partial)
 
     def enter(self, answered: Answered, *, later: bool) -> None:
@@ -173,10 +191,9 @@ class Exchange:
         self._holdings.ledger.announce(*before, token)
         self._asked_under = token
         now = monotonic()
-        if now - self._looked_at_all > WHOLE_LOOK:
-            self._floors = {}
-        if not self._floors:
-            self._looked_at_all = now
+        levels = self._levels
+        if levels is not None and now - levels.read > WHOLE_LOOK:
+            levels, self._floors = None, {}
         return ClaimRequest(
             self._queues(),
             room,
@@ -185,7 +202,16 @@ class Exchange:
             token,
             dict(self._floors),
             self._candidates,
+            levels,
+            rediscover=levels is None or self._may_rediscover(levels, now),
+            shuffle=self._options.queues is None,
         )
+
+    def _may_rediscover(self, levels: Levels, now: float) -> bool:
+        """Whether levels that do not fill the batch are looked for again, in the same claim."""
+        is_notified = self.heard != self._heard_before
+        is_rested = now - levels.read >= REST * levels.seconds
+        return is_notified or is_rested or self._options.drain
 
     def _note_floor(self, batch: WorkBatch, room: int) -> None:
         """

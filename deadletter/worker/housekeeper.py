@@ -75,11 +75,9 @@ class Housekeeper(threading.Thread):
         self.pump: Pump | None = None
         self.observer: Observer | None = None
 
-    def queues(self) -> Sequence[str]:
-        """Return the queues to claim from: in the order asked for, or in no order of preference."""
-        if self._options.queues is not None:
-            return self._names
-        return random.sample(self._names, len(self._names))
+    def queues(self) -> Sequence[str] | None:
+        """Return the queues to claim from in the order asked for; None: all but dead queues."""
+        return None if self._options.queues is None else self._names
 
     def refresh(self) -> None:
         """Read which queues there are; patterns are matched anew, so new queues are found."""

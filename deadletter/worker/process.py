@@ -141,7 +141,7 @@ class WorkerProcess:
         self._breakers.exchange()
         self._housekeeper.beat()
         if connections[self.options.using].vendor == "postgresql" and self._listener is None:
-            self._listener = Listener(self.options.using, self.woken.set, worker=self.options.name)
+            self._listener = Listener(self.options.using, self.pump.hear, worker=self.options.name)
             self._listener.start()
 
     def _end(self) -> None:

@@ -133,6 +133,11 @@ class Pump:
         held = self._reporting.reports or self._executors.outcomes or len(self._holdings)
         return not (held or self._exchange.unentered or self.leases.owed or self.leases.doubtful)
 
+    def hear(self) -> None:
+        """Somebody sent something: look for it, also where there was nothing before."""
+        self._exchange.heard += 1
+        self._woken.set()
+
     def stop(self, *, grace: float) -> None:
         """Claim no more, give back what was not started, let the rest finish within `grace`."""
         self._claiming = False

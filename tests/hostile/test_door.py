@@ -194,8 +194,8 @@ def test_a_stream_or_key_may_be_any_printable_text(clock, field, value):
 
 
 BAD_OPTIONS = {
-    "priority below": {"priority": -1},
-    "priority above": {"priority": 10},
+    "priority below": {"priority": -101},
+    "priority above": {"priority": 101},
     "priority as text": {"priority": "1"},
     "priority as truth": {"priority": True},
     "priority as fraction": {"priority": 1.0},

@@ -156,10 +156,11 @@ def test_a_message_whose_lease_ran_out_goes_to_the_tail(clock):  # B18
     assert claim().ids == [a.id]
 
 
-def test_priority_zero_comes_first(clock):
-    ids = {priority: send("mail", priority=priority).id for priority in (9, 5, 0, 1)}
+def test_the_lowest_priority_number_comes_first(clock):
+    numbers = (9, 100, -1, 5, 0, -100, 1, 99, -99)
+    ids = {priority: send("mail", priority=priority).id for priority in numbers}
 
-    assert claim().ids == [ids[0], ids[1], ids[5], ids[9]]
+    assert claim().ids == [ids[priority] for priority in sorted(numbers)]
 
 
 def test_queues_come_in_order_of_preference(clock, policy):

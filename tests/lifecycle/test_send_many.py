@@ -61,7 +61,7 @@ def test_one_by_one_and_together_store_the_same(clock):
 
 def test_one_bad_message_stores_none(clock, counts):
     with pytest.raises(MessageRejected, match="priority"):
-        send_many([Outgoing("mail"), Outgoing("mail", priority=10)])
+        send_many([Outgoing("mail"), Outgoing("mail", priority=101)])
 
     assert counts() == {}
 

@@ -118,7 +118,7 @@ class Machine(RuleBasedStateMachine):
         key=st.sampled_from([None, None, "k1", "k2"]),
         delay=delays,
         expires_in=st.sampled_from([None, None, None, 5, 100]),
-        priority=st.sampled_from([0, 0, 0, 3, 9]),
+        priority=st.sampled_from([0, 0, 0, 3, 9, -100, 100]),
     )
     def send(self, queue, stream, key, delay, expires_in, priority) -> None:
         row = send(

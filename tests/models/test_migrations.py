@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
+from django.db.migrations.recorder import MigrationRecorder
 
-from deadletter.models import Queue
+from deadletter import send
+from deadletter.lifecycle import Failure, claim, fail, release
+from deadletter.models import Message, PoisonRecord, Queue
 
 ALIAS = "second"
 TABLES = {"deadletter_message", "deadletter_poison", "deadletter_queue"}
@@ -52,3 +57,89 @@ def test_a_message_has_no_foreign_key_that_would_lock_its_queue_row(db):
             " AND conrelid = 'deadletter_message'::regclass"
         )
         assert cursor.fetchone() == (0,)
+
+
+MIGRATION = importlib.import_module("deadletter.migrations.0011_priority_range")
+
+
+@pytest.fixture
+def back_to_0010(transactional_db) -> Iterator[None]:
+    call_command("migrate", "deadletter", "0010", verbosity=0)
+    yield
+    call_command("migrate", "deadletter", verbosity=0)
+
+
+def refuses(priority: int) -> bool:
+    try:
+        with transaction.atomic():
+            Message.objects.update(priority=priority)
+            PoisonRecord.objects.update(priority=priority)
+            transaction.set_rollback(True)
+    except IntegrityError:
+        return True
+    return False
+
+
+def one_of_each() -> None:
+    """A message and a poison record, with what the range must not touch."""
+    message = send("m", {"a": 1}, priority=9, key="k", stream="s")
+    poison = send("m", priority=0)
+    batch = claim()
+    fail(batch.token, [Failure(poison.id, permanent=True)])
+    release(batch.token, [message.id])
+
+
+def test_the_range_of_priorities_grows_and_shrinks_with_rows_in_place(back_to_0010):
+    one_of_each()
+    before = list(Message.objects.values()), list(PoisonRecord.objects.values())
+    narrow = [refuses(priority) for priority in (-1, 0, 9, 10)]
+
+    call_command("migrate", "deadletter", "0011", verbosity=0)
+    wide = [refuses(priority) for priority in (-101, -100, -1, 0, 9, 10, 100)]
+    same = list(Message.objects.values()), list(PoisonRecord.objects.values())
+    call_command("migrate", "deadletter", "0010", verbosity=0)
+    again = [refuses(priority) for priority in (-1, 0, 9, 10)]
+
+    assert narrow == again == [True, False, False, True]
+    assert wide == [True, False, False, False, False, False, False]
+    assert same == before
+
+
+@pytest.mark.postgresql_only(reason="SQLite copies the table")
+def test_the_new_check_is_validated_and_the_migration_may_be_run_twice(back_to_0010):
+    call_command("migrate", "deadletter", "0011", verbosity=0)
+    # As after a crash between the last step and the record of the migration.
+    MigrationRecorder(connection).record_unapplied("deadletter", "0011_priority_range")
+    call_command("migrate", "deadletter", "0011", verbosity=0)
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT conname, convalidated FROM pg_constraint WHERE contype = 'c'"
+            " AND conrelid IN ('deadletter_message'::regclass, 'deadletter_poison'::regclass)"
+            " AND pg_get_constraintdef(oid) LIKE '%priority%'"
+        )
+        assert cursor.fetchall() == [("deadletter_message_priority", True)]
+
+
+@pytest.mark.postgresql_only(reason="SQLite has no lock timeout")
+def test_a_long_transaction_does_not_make_everybody_wait_for_the_migration(
+    back_to_0010, monkeypatch
+):
+    """It gives way again and again, so that others get through; then it says what to do."""
+    monkeypatch.setattr(MIGRATION, "TRIES", 3)
+    monkeypatch.setattr(MIGRATION, "PAUSE", 0.01)
+    monkeypatch.setattr(MIGRATION, "LOCK_TIMEOUT", "100ms")
+    other = connection.copy()
+    other.set_autocommit(False)
+    with other.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM deadletter_message")
+
+    with pytest.raises(OperationalError, match="run migrate again"):
+        call_command("migrate", "deadletter", "0011", verbosity=0)
+    message = send("m")
+    other.rollback()
+    other.close()
+    call_command("migrate", "deadletter", "0011", verbosity=0)
+
+    assert claim().ids == [message.id]
+    assert not refuses(-100)

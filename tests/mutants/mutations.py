@@ -14,6 +14,8 @@ FLOOR = "tests/worker/test_floor.py"
 THRESHOLD = "tests/lifecycle/test_threshold.py"
 STREAMS = "tests/lifecycle/test_stream_claims.py"
 POLICIES = "tests/lifecycle/test_stream_policies.py"
+LEVELS = "tests/lifecycle/test_levels.py"
+BUSY = "tests/worker/test_levels.py"
 RACES = "tests/races"
 COST = "tests/plans/test_stream_cost.py"
 
@@ -33,6 +35,8 @@ TOKEN = {
 }
 #: Those that finish messages of which the worker has said whether they have a stream.
 KNOWN = ("complete_plain", "complete_streamed")
+#: How long a worker keeps the levels that it has found.
+KEPT = "if levels is not None and now - levels.read > WHOLE_LOOK:"
 LIVE = {
     "sqlite": "available_at > %(now)s",
     "postgresql": "COALESCE(m.available_at, '-infinity') > %(now)s",
@@ -47,6 +51,7 @@ def mutations() -> list[Mutation]:
         *_streams(),
         *_locks(),
         *_order(),
+        *_levels(),
         *_quarantine(),
         *_rest(),
     ]
@@ -438,6 +443,54 @@ def _order() -> Iterator[Mutation]:
     )
 
 
+def _levels() -> Iterator[Mutation]:
+    """What is known of the levels is only where to look first."""
+    given = "test_what_is_due_at_a_level_that_is_not_given_is_found_when_the_others_did_not_fill"
+    for on in BOTH:
+        yield Mutation(
+            "look only at the levels that are known",
+            on,
+            [
+                python(
+                    "lifecycle/claim.py",
+                    "if not (taking.room and request.rediscover) or taking.cut_short:",
+                    "if True:",
+                )
+            ],
+            [f"{LEVELS}::{given}"],
+        )
+    yield Mutation(
+        "keep the levels that were found for ever",
+        "postgresql",
+        [python("worker/exchange.py", KEPT, "if levels is None:")],
+        [f"{BUSY}::test_a_worker_that_is_never_idle_finds_what_is_more_urgent"],
+    )
+    yield Mutation(
+        "look for no new level after a notification",
+        "postgresql",
+        [python("worker/pump.py", "self._exchange.heard += 1", "pass")],
+        [f"{BUSY}::test_a_notification_makes_an_idle_worker_look_for_new_levels"],
+    )
+    yield Mutation(
+        "take the write lock to look",
+        "sqlite",
+        [python("lifecycle/batch.py", "hint = look_ahead(claim, using=using)", "hint = None")],
+        [f"{LEVELS}::test_a_claim_that_finds_nothing_does_not_need_the_write_lock"],
+    )
+    yield Mutation(
+        "claim from a queue that is paused since its level was found",
+        "postgresql",
+        [sql("postgresql", "claim", "q.id = wanted.queue_id AND NOT q.paused", "q.id = queue_id")],
+        [f"{LEVELS}::test_a_queue_that_is_paused_since_hands_out_nothing"],
+    )
+    yield Mutation(
+        "claim from a queue that has another name since",
+        "postgresql",
+        [sql("postgresql", "claim", "ELSE q.name = wanted.name END", "ELSE true END")],
+        [f"{LEVELS}::test_a_queue_that_is_renamed_since_is_no_longer_the_one_asked_for"],
+    )
+
+
 def _quarantine() -> Iterator[Mutation]:
     """One place for every message, one record however many race."""
     for on in BOTH:
@@ -492,7 +545,7 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "never begin at the beginning again while busy",
         "postgresql",
-        [python("worker/exchange.py", "if now - self._looked_at_all > WHOLE_LOOK:", "if False:")],
+        [python("worker/exchange.py", KEPT, "if levels is None:")],
         [f"{FLOOR}::test_all_that_is_due_is_looked_at_every_second"],
     )
     yield Mutation(

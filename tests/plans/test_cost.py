@@ -71,7 +71,7 @@ def test_an_empty_claim_beside_the_crowd_reads_next_to_nothing(time, seen):
     batch = claim(["q"], limit=100)
 
     assert batch.ids == []
-    assert_bounded(seen, "claim", rows=200)
+    assert_bounded(seen, "read_levels_of", rows=200)
 
 
 def test_settling_plain_messages_reads_only_them(time, seen):

@@ -1,0 +1,134 @@
+"""
+The levels of the queues: at which (queue, priority) there are messages, and when the first is due.
+
+They are found by one index probe for each level that exists, so a queue that holds nothing costs
+nothing. See docs/decisions/0017.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from time import monotonic
+
+from django.db import OperationalError, connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from .. import clock, sql
+from ..models import Message
+from .transaction import Transaction, plan_by_index
+from .values import ClaimRequest, Level, Levels
+
+#: Seconds for which levels that were found may be used. A level that has nothing due by then is
+#: not one of them.
+VALID = timedelta(seconds=1)
+#: Up to so many queues are looked into one by one; of more, all that exist are looked at instead.
+FEW = 20
+
+
+def read_levels(using: str) -> list[Level]:
+    """Read every level of every queue, future ones too. For pages, metrics and alerts."""
+    connection = connections[using]
+    if connection.vendor == "postgresql" and not connection.in_atomic_block:
+        with transaction.atomic(using=using):
+            plan_by_index(connection)
+            return read_levels(using)
+    rows = sql.run(connection, "read_levels", {"now": None, "within": None})
+    return [_level(row, connection) for row in rows]
+
+
+def oldest_due(levels: Iterable[Level], *, now: datetime) -> dict[str, datetime]:
+    """Return since when the message that waits the longest has been due, by the queue's name."""
+    found: dict[str, datetime] = {}
+    for level in levels:
+        if level.first <= now:
+            found[level.queue] = min(level.first, found.get(level.queue, level.first))
+    return found
+
+
+def oldest_waiting(using: str, *, now: datetime) -> dict[str, datetime]:
+    """The same of queues that somebody should serve: paused and dead ones wait on purpose."""
+    levels = read_levels(using)
+    return oldest_due(
+        (level for level in levels if not (level.is_paused or level.is_dead_queue)), now=now
+    )
+
+
+def priorities(levels: Iterable[Level]) -> dict[str, list[int]]:
+    """Return the priorities that exist, by the name of their queue."""
+    found: dict[str, list[int]] = {}
+    for level in levels:
+        found.setdefault(level.queue, []).append(level.priority)
+    return found
+
+
+def discover(tx: Transaction, request: ClaimRequest) -> Levels:
+    """Find the levels of the wanted queues that have a message due now or within a second."""
+    return _discover(tx.connection, request, now=tx.now, keep=tx.is_own)
+
+
+def look(request: ClaimRequest, *, using: str | None) -> Levels | None:
+    """
+    On SQLite, find what a claim would find, without the write lock.
+
+    Only a hint: the claim decides under the lock. None: no hint is to be had, because the database
+    is another one, the caller has a transaction open or somebody is in the way.
+    """
+    connection = connections[using or router.db_for_write(Message)]
+    if connection.vendor != "sqlite" or connection.in_atomic_block:
+        return None
+    if not connection.get_autocommit():
+        return None
+    known = request.levels
+    now = clock.transaction_time(connection)
+    if known is not None and not known.due and not request.rediscover:
+        return known
+    try:
+        found = _discover(connection, request, now=now, keep=False)
+    except OperationalError as error:
+        if "locked" not in str(error):
+            raise
+        return None
+    if now is not None and not any(level.first <= now for level in found.due):
+        return Levels((), found.read, found.seconds)
+    return found
+
+
+def shuffled(levels: Sequence[Level]) -> Sequence[Level]:
+    """Return the levels in a random order of queues, those of one queue by priority as before."""
+    if len(levels) < 2:
+        return levels
+    queues = [list(group) for _, group in groupby(levels, key=lambda level: level.queue_id)]
+    random.shuffle(queues)
+    return [level for queue in queues for level in queue]
+
+
+def _discover(
+    connection: BaseDatabaseWrapper, request: ClaimRequest, *, now: datetime | None, keep: bool
+) -> Levels:
+    started = monotonic()
+    names = None if request.queues is None else list(dict.fromkeys(request.queues))
+    params = {"now": now, "within": VALID}
+    if names is None or len(names) > FEW:
+        rows = sql.run(connection, "read_levels", params, keep=keep)
+    else:
+        rows = sql.run(connection, "read_levels_of", {**params, "queues": names}, keep=keep)
+    levels = [_level(row, connection) for row in rows]
+    if names is None:
+        levels = [level for level in levels if not level.is_dead_queue]
+    else:
+        places = {name: place for place, name in enumerate(names)}
+        levels = [level for level in levels if level.queue in places]
+        levels.sort(key=lambda level: places[level.queue])
+    read = monotonic()
+    due = tuple(level for level in levels if not level.is_paused)
+    return Levels(due, read, read - started)
+
+
+def _level(row: sql.Row, connection: BaseDatabaseWrapper) -> Level:
+    queue_id, queue, priority, first, is_paused, is_dead = row
+    if connection.vendor == "sqlite":
+        first = sql.as_datetime(first, connection)
+    return Level(queue_id, queue, priority, first, bool(is_paused), bool(is_dead))
