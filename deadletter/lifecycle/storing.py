@@ -53,10 +53,11 @@ def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
 
 def _store_kept(connection: BaseDatabaseWrapper, params: Columns) -> list[sql.Row]:
     """Use the statement as the server keeps it, where a failure of that undoes nothing else."""
+    is_alone = kept.is_alone(connection)
     try:
-        return sql.run(connection, "enqueue", params, keep=connection.get_autocommit())
+        return sql.run(connection, "enqueue", params, keep=is_alone)
     except DatabaseError as error:
-        if not (connection.get_autocommit() and kept.is_stale(error.__cause__)):
+        if not (is_alone and kept.is_stale(error.__cause__)):
             raise
         kept.give_up(connection)
         return sql.run(connection, "enqueue", params)

@@ -75,6 +75,49 @@ def test_a_session_that_knows_the_statement_already_is_no_obstacle():
     assert len(prepared()) == 1
 
 
+def elsewhere(execute, sql, params, many, context):
+    """Look up what is prepared in a session in which nothing is, as behind a pooler."""
+    return execute(
+        sql.replace("pg_prepared_statements", "(SELECT '' AS name) AS nothing"),
+        params,
+        many,
+        context,
+    )
+
+
+def test_a_claim_whose_name_is_taken_in_the_next_session_uses_the_text():
+    send("job")
+    assert take_one() == 1
+    kept._used.clear()
+    send("job")
+
+    with connection.execute_wrapper(elsewhere):
+        assert take_one() == 1
+
+
+def test_a_sender_whose_name_is_taken_in_the_next_session_uses_the_text():
+    for _ in range(5):
+        send("job")
+    kept._used.clear()
+
+    with connection.execute_wrapper(elsewhere):
+        ids = [send("job").id for _ in range(6)]
+
+    assert len(set(ids)) == 6
+    assert Message.objects.count() == 11
+    assert Count.objects.get().sent == 11
+
+
+def test_inside_a_transaction_begun_in_sql_a_sender_uses_the_text():
+    run("BEGIN")
+    for _ in range(7):
+        send("job")
+    assert prepared("enqueue") == []
+    run("ROLLBACK")
+
+    assert Message.objects.count() == 0
+
+
 def test_a_table_that_is_altered_under_the_plan_does_not_stop_the_claim():
     send("job")
     assert take_one() == 1
