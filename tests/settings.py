@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from project.settings import *  # noqa: F403
@@ -39,3 +40,13 @@ for database in DATABASES.values():
             **SQLITE_OPTIONS,
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;",
         }
+    elif "POOL" in os.environ:
+        # Django's own pool of connections, for workers that tests start as processes.
+        database["OPTIONS"] = {
+            **database.get("OPTIONS", {}),
+            "pool": json.loads(os.environ["POOL"]),
+        }
+        database["CONN_MAX_AGE"] = 0
+
+if "ROUTER" in os.environ:
+    DATABASE_ROUTERS = [os.environ["ROUTER"]]

@@ -308,7 +308,7 @@ class _Taking:
 
     def _is_dead(self, verdict: str, name: str, attempts: int) -> bool:
         """Judge by the handler's own number where it has one."""
-        if verdict == "expired" or name not in self.max_attempts:
+        if verdict in ("expired", "overflow") or name not in self.max_attempts:
             return verdict != "lost"
         return streams.is_exhausted(attempts, self.max_attempts[name])
 
@@ -364,7 +364,10 @@ class _Taking:
             choice = streams.choose_run(
                 members, policy=policy, halted_at=halted_at, room=min(cap, room)
             )
-            deaths += [_death(id, "exhausted") for id in choice.exhausted]
+            full = {member.id for member in members if member.overflow}
+            deaths += [
+                _death(id, "overflow" if id in full else "exhausted") for id in choice.exhausted
+            ]
             deaths += [_death(id, "expired") for id in choice.expired]
             if choice.run:
                 runs.append((stream, choice.run))
@@ -444,4 +447,11 @@ class _Taking:
 def _death(id: int, verdict: str) -> Death:
     if verdict == "expired":
         return Death(id, FailureReason.EXPIRED, "expired before it was handled")
+    if verdict == "overflow":
+        return Death(
+            id,
+            FailureReason.POISON_MESSAGE,
+            "cannot be claimed: its attempts or its fence is the largest number that can be "
+            "stored. Send it again as a new message.",
+        )
     return Death(id, FailureReason.POISON_MESSAGE)

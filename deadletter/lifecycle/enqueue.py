@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router, transaction
+from django.db import connections, router
 
 from .. import clock, points, sql, tracing
 from ..conf import NAME, get_settings
@@ -20,6 +20,7 @@ from ..payload import accept
 from .counting import writer
 from .notify import notify_after_commit
 from .storing import Storing, announce_sent, store_one
+from .transaction import Transaction, in_transaction
 
 _NOTHING = timedelta(0)
 _MESSAGE = Kind.MESSAGE.value
@@ -89,20 +90,24 @@ def send_many(
     """
     Store many messages, all or none, and return their ids in order.
 
-    A key that is taken yields the id of the message that holds it.
+    A key that is taken yields the id of the message that holds it. What the database undoes for a
+    passing reason, a deadlock for one, is repeated, unless it is part of the caller's transaction.
     """
     _name("queue", queue)
     trace = tracing.context()
     limit = get_settings().payload_limit
     rows = [_checked(message, limit, trace) for message in messages]
     alias = using or router.db_for_write(Message)
-    with transaction.atomic(using=alias):
+
+    def work(tx: Transaction) -> list[int]:
         storing = Storing(alias, lambda: _queue(queue, alias))
         ids = storing.store(rows)
         points.reach("send_many.stored")
         if rows:
             notify_after_commit(alias)
-    return ids
+        return ids
+
+    return in_transaction(work, using=alias)
 
 
 asend = sync_to_async(send)

@@ -15,10 +15,12 @@ from .. import clock, signals, sql
 from ..models import Kind, Message, Queue
 from ..sql import kept
 from .announce import announce
-from .counting import Counts, Subject, writer
+from .counting import Counts, Subject
 
 #: A message that passed the door, as columns.
 Columns = dict[str, Any]
+#: One with the id that was drawn for it.
+Numbered = tuple[int, Columns]
 #: Messages stored by one statement; bounds memory, not the list.
 CHUNK = 5_000
 #: And characters of their payloads.
@@ -53,10 +55,11 @@ def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
 
 def _store_kept(connection: BaseDatabaseWrapper, params: Columns) -> list[sql.Row]:
     """Use the statement as the server keeps it, where a failure of that undoes nothing else."""
+    is_alone = kept.is_alone(connection)
     try:
-        return sql.run(connection, "enqueue", params, keep=connection.get_autocommit())
+        return sql.run(connection, "enqueue", params, keep=is_alone)
     except DatabaseError as error:
-        if not (connection.get_autocommit() and kept.is_stale(error.__cause__)):
+        if not (is_alone and kept.is_stale(error.__cause__)):
             raise
         kept.give_up(connection)
         return sql.run(connection, "enqueue", params)
@@ -94,73 +97,82 @@ class Storing:
         self.counts = Counts()
 
     def store(self, rows: Sequence[Columns]) -> list[int]:
-        """Return the ids in the order of the rows; a key that is taken yields its holder's."""
-        ids: list[int] = []
-        for chunk in _chunks(rows):
-            if self.connection.vendor == "sqlite":
-                ids += self._one_by_one(chunk)
-            elif any(row["key"] is not None for row in chunk):
-                ids += self._by_insert(chunk)
-            else:
-                ids += self._by_copy(chunk)
+        """
+        Return the ids in the order of the rows; a key that is taken yields its holder's.
+
+        Ids are drawn in the order given, which is the order of a stream. Rows with keys are stored
+        in the order of their keys: storing a key waits for another sender that is storing it, so
+        two senders with different orders would wait for each other.
+        """
+        is_sqlite = self.connection.vendor == "sqlite"
+        ids = self._one_by_one(rows) if is_sqlite else self._by_key(rows)
         self.counts.write(self.connection, self.now)
         return ids
 
-    def _by_copy(self, rows: Sequence[Columns]) -> list[int]:
-        """The fastest way in: ids are drawn first, in order, and nothing can be in the way."""
+    def _by_key(self, rows: Sequence[Columns]) -> list[int]:
         ids = [row[0] for row in sql.run(self.connection, "draw_ids", {"count": len(rows)})]
+        every = list(zip(ids, rows, strict=True))
+        keyed = sorted(
+            (pair for pair in every if pair[1]["key"] is not None),
+            key=lambda pair: (pair[1]["key"], pair[0]),
+        )
+        for chunk in _chunks([pair for pair in every if pair[1]["key"] is None]):
+            self._by_copy(chunk)
+        holders: dict[int, int] = {}
+        for chunk in _chunks(keyed):
+            holders |= self._by_insert(chunk)
+        self._sent((id, row) for id, row in every if id not in holders)
+        return [holders.get(id, id) for id in ids]
+
+    def _by_copy(self, rows: Sequence[Numbered]) -> None:
+        """The fastest way in: nothing can be in the way."""
         lines = _Lines(self.queue, self.now or clock.transaction_start(self.connection))
-        numbered = list(zip(ids, rows, strict=True))
         with (
             self.connection.wrap_database_errors,
             self.connection.cursor() as cursor,
             cursor.copy(_COPY) as copy,
         ):
             # In pieces: the server takes one in while the next one is written.
-            for start in range(0, len(numbered), PIECE):
-                piece = numbered[start : start + PIECE]
+            for start in range(0, len(rows), PIECE):
+                piece = rows[start : start + PIECE]
                 copy.write("".join([lines.line(id, row) for id, row in piece]))
-        self._sent(numbered)
-        return ids
 
-    def _by_insert(self, rows: Sequence[Columns]) -> list[int]:
-        """Some have keys, which may be taken."""
-        given = json.dumps([_as_json(row) for row in rows], ensure_ascii=False)
-        params = {"now": self.now, "queue_id": self.queue.pk, "rows": given}
-        stored = sql.run(self.connection, "enqueue_many", params)
-        found = list(zip(stored, rows, strict=True))
-        self._sent((id, row) for (id, is_new), row in found if is_new)
-        return [id if is_new else self._holder(row) for (id, is_new), row in found]
+    def _by_insert(self, rows: Sequence[Numbered]) -> dict[int, int]:
+        """Store rows whose keys may be taken; return who holds those keys, by the unused id."""
+        found: dict[int, int] = {}
+        while rows:
+            given = json.dumps([_as_json(id, row) for id, row in rows], ensure_ascii=False)
+            params = {"now": self.now, "queue_id": self.queue.pk, "rows": given}
+            stored = {row[0] for row in sql.run(self.connection, "enqueue_many", params)}
+            taken = [(id, row) for id, row in rows if id not in stored]
+            holders = self._holders([row["key"] for _, row in taken])
+            found |= {id: holders[row["key"]] for id, row in taken if row["key"] in holders}
+            # The others' holders finished between the two statements: their keys are free again.
+            rows = [(id, row) for id, row in taken if id not in found]
+        return found
 
     def _one_by_one(self, rows: Sequence[Columns]) -> list[int]:
         # SQLite prepares the statement once and has no round trips: a bulk form would gain nothing.
         ids: list[int] = []
-        new: list[tuple[int, Columns]] = []
+        new: list[Numbered] = []
         for row in rows:
             params = row | _UNUSED | {"now": self.now, "queue": self.queue.name}
             stored = sql.run(self.connection, "enqueue", params)
             if stored:
                 new.append((stored[0][0], row))
-            ids.append(stored[0][0] if stored else self._holder(row))
+            # Nobody else writes meanwhile, so the holder is still there.
+            ids.append(stored[0][0] if stored else self._holders([row["key"]])[row["key"]])
         self._sent(new)
         return ids
 
-    def _holder(self, row: Columns) -> int:
-        """Return the message that holds the key, or store this one when the holder finished."""
-        while True:
-            holder = Message.objects.using(self.alias).filter(queue=self.queue, key=row["key"])
-            for id in holder.values_list("id", flat=True):
-                return id
-            params = row | {
-                "now": self.now,
-                "queue": self.queue.name,
-                "writer": writer(self.connection),
-            }
-            for stored in store_one(self.connection, params):
-                announce_sent(self.alias, self.queue.name, [(stored[0], row["name"])])
-                return int(stored[0])
+    def _holders(self, keys: Sequence[str]) -> dict[str, int]:
+        """Return the messages that hold these keys of the queue."""
+        if not keys:
+            return {}
+        rows = Message.objects.using(self.alias).filter(queue=self.queue, key__in=keys)
+        return {key: id for key, id in rows.values_list("key", "id") if key is not None}
 
-    def _sent(self, rows: Iterable[tuple[int, Columns]]) -> None:
+    def _sent(self, rows: Iterable[Numbered]) -> None:
         new = [(id, row["name"]) for id, row in rows]
         for name, times in Counter(name for _, name in new).items():
             self.counts.add(Subject(self.queue.name, name, Kind.MESSAGE.value), "sent", times=times)
@@ -199,12 +211,12 @@ def _escaped(text: str | None) -> str:
     return text.replace("\\", "\\\\") if "\\" in text else text
 
 
-def _chunks(rows: Sequence[Columns]) -> Iterator[list[Columns]]:
+def _chunks(rows: Sequence[Numbered]) -> Iterator[list[Numbered]]:
     """Split by number and by size, so that neither side holds too much at once."""
-    chunk: list[Columns] = []
+    chunk: list[Numbered] = []
     size = 0
-    for row in rows:
-        chunk.append(row)
+    for id, row in rows:
+        chunk.append((id, row))
         size += len(row["payload"]) + len(row["headers"] or "")
         if len(chunk) >= CHUNK or size >= CHUNK_SIZE:
             yield chunk
@@ -213,8 +225,9 @@ def _chunks(rows: Sequence[Columns]) -> Iterator[list[Columns]]:
         yield chunk
 
 
-def _as_json(row: Columns) -> Columns:
+def _as_json(id: int, row: Columns) -> Columns:
     return row | {
+        "id": id,
         "at": row["at"] and row["at"].isoformat(),
         "delay": sql.microseconds(row["delay"]),
         "expires_in": None if row["expires_in"] is None else sql.microseconds(row["expires_in"]),

@@ -32,6 +32,8 @@ class Member:
     expired: bool = False
     #: Its last lease ran out unreported.
     lost: bool = False
+    #: Its attempts or its fence cannot be counted any further; exhausted as well.
+    overflow: bool = False
 
 
 @dataclass
@@ -85,7 +87,7 @@ def read(
     found: dict[Stream, tuple[str, int | None, list[Member]]] = {}
     for row in tx.run_for(streams, "read_streams", cap=cap):
         queue_id, stream, policy, halted_at, id, waiting, released, exhausted, expired = row[:9]
-        name, attempts, lost, kind = row[9:]
+        name, attempts, lost, kind, overflow = row[9:]
         # Those are of handlers, and a flow may have the name of one.
         if name in max_attempts and kind != Kind.ORCHESTRATION:
             exhausted = is_exhausted(attempts, max_attempts[name])
@@ -94,9 +96,10 @@ def read(
             id,
             bool(waiting) or id in exclude,
             bool(released),
-            bool(exhausted),
+            bool(exhausted or overflow),
             bool(expired),
             bool(lost),
+            bool(overflow),
         )
         found.setdefault((queue_id, stream), (policy, halted_at, []))[2].append(member)
     return found

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 from ..logs import crash, event, flush
+from ..worker import pools
 from .board import Board
 from .observer import BoardObserver
 from .reading import Rows
@@ -86,6 +87,7 @@ class Exporter:
 
     def _fork(self) -> None:
         parent = os.getpid()
+        pools.close_all()
         try:
             self._pid = os.fork()
         except OSError as error:
@@ -104,6 +106,7 @@ class Exporter:
         """Answer scrapes until the supervisor is gone, or kills this process."""
         code = 1
         try:
+            pools.forget_inherited()
             # A signal to the whole group is for the workers: what they do until they have stopped
             # is still to be seen.
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -120,7 +123,7 @@ class Exporter:
             os._exit(code)
 
     def _server(self, is_needed: Callable[[], bool] = lambda: True) -> Server:
-        rows = Rows(self._using)
+        rows = Rows(self._using, prepare=pools.leave_pools)
 
         def page(accept: str) -> Page:
             return self._render(accept, boards=self._boards, reading=rows.latest())

@@ -71,8 +71,17 @@ class Rested(Generic[T]):
 class Rows:
     """The tables of one database. Any thread may ask; they take turns."""
 
-    def __init__(self, using: str, *, fresh: float = FRESH, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        using: str,
+        *,
+        fresh: float = FRESH,
+        patience: float = PATIENCE,
+        prepare: Callable[[], object] = lambda: None,
+    ) -> None:
         self._using = using
+        #: Called in the thread that asks, before it connects.
+        self._prepare = prepare
         self._patience = patience
         counted = Counted()
         self._totals = Rested(lambda: counted.read(using), fresh=fresh)
@@ -108,6 +117,7 @@ class Rows:
         if not self._reading.acquire(blocking=False):
             raise TimeoutError
         try:
+            self._prepare()
             # One round trip: answers that still serve must not hide that nobody is there.
             clock.now(self._using)
             totals, at_first = self._totals.get()

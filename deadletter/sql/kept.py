@@ -22,8 +22,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 #: sends one message and is gone. Not those that join arrays: planned without knowing how long these
 #: are, 500 messages were compared with each other, one by one.
 NAMES = {"claim": 1, "read_levels": 1, "read_levels_of": 1, "enqueue": 5}
-#: SQLSTATEs of a prepared statement that is gone, or whose tables were altered.
-STALE = frozenset(("26000", "0A000"))
+#: SQLSTATEs of a prepared statement that is gone, that is there already (both: a pooler has handed
+#: us another session since we looked), or whose tables were altered.
+STALE = frozenset(("26000", "42P05", "0A000"))
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
@@ -63,11 +64,28 @@ def ready(connection: BaseDatabaseWrapper, cursor: Any, name: str, text: str) ->
     if times == NAMES[name]:
         # A pooler may have given us a session that has it already.
         cursor.execute(
-            "SELECT 1 FROM pg_prepared_statements WHERE name = %(name)s", {"name": statement.name}
+            "SELECT pg_backend_pid(), EXISTS"
+            " (SELECT FROM pg_prepared_statements WHERE name = %(name)s)",
+            {"name": statement.name},
         )
-        if cursor.fetchone() is None:
+        pid, is_there = cursor.fetchone()
+        if not connection.in_atomic_block and pid != connection.connection.info.backend_pid:
+            # A pooler, which makes up the number that it tells: outside a transaction each of these
+            # statements may meet another session.
+            give_up(connection)
+            return text
+        if not is_there:
             cursor.execute(statement.prepare)
     return statement.execute
+
+
+def is_alone(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the next statement is a transaction by itself: its failure undoes no other."""
+    if not connection.get_autocommit():
+        return False
+    # Somebody may have begun a transaction in SQL, which Django does not notice.
+    raw = connection.connection
+    return raw is None or not raw.info.transaction_status
 
 
 def is_stale(error: BaseException | None) -> bool:

@@ -40,35 +40,25 @@ SELECT nextval((SELECT pg_get_serial_sequence('deadletter_message', 'id')::regcl
   FROM generate_series(1, %(count)s);
 
 -- enqueue_many --
--- Store messages of which some have keys in one queue, in order; says for each whether it was stored (a key may be taken).
-WITH given AS MATERIALIZED (
-    -- Ids are drawn in the order given: the order of a stream is the order of its ids.
-    SELECT nextval(pg_get_serial_sequence('deadletter_message', 'id')) AS id, r.*
-      FROM (SELECT *
-              FROM ROWS FROM (jsonb_to_recordset(%(rows)s::jsonb)
-                   AS (name text, kind text, payload text, headers text, stream text, key text,
-                       priority smallint, at timestamptz, delay bigint, expires_in bigint))
-              WITH ORDINALITY
-                AS r(name, kind, payload, headers, stream, key, priority, at, delay, expires_in,
-                     place)
-             ORDER BY place) r
-), stored AS (
-    INSERT INTO deadletter_message
-           (id, queue_id, name, kind, payload, headers, stream, key, priority, available_at,
-            expires_at, created_at)
-    SELECT g.id, q.id, g.name, g.kind, g.payload, g.headers, g.stream, g.key, g.priority,
-           COALESCE(g.at, %(now)s + g.delay * interval '1 microsecond'),
-           %(now)s + COALESCE(g.expires_in * interval '1 microsecond', q.expire_timeout),
-           %(now)s
-      FROM given g, deadletter_queue q
-     WHERE q.id = %(queue_id)s
-     ORDER BY g.id
-        ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
-    RETURNING id
-)
-SELECT g.id, s.id IS NOT NULL
-  FROM given g LEFT JOIN stored s ON s.id = g.id
- ORDER BY g.place;
+-- Store messages with keys in one queue under ids that were drawn before, in the order given; says which were stored (a key may be
+-- taken). The caller gives them in the order of their keys: whoever is storing one of them is waited for, and must not wait for us.
+INSERT INTO deadletter_message
+       (id, queue_id, name, kind, payload, headers, stream, key, priority, available_at,
+        expires_at, created_at)
+SELECT g.id, q.id, g.name, g.kind, g.payload, g.headers, g.stream, g.key, g.priority,
+       COALESCE(g.at, %(now)s + g.delay * interval '1 microsecond'),
+       %(now)s + COALESCE(g.expires_in * interval '1 microsecond', q.expire_timeout),
+       %(now)s
+  FROM ROWS FROM (jsonb_to_recordset(%(rows)s::jsonb)
+       AS (id bigint, name text, kind text, payload text, headers text, stream text, key text,
+           priority smallint, at timestamptz, delay bigint, expires_in bigint))
+       WITH ORDINALITY
+         AS g(id, name, kind, payload, headers, stream, key, priority, at, delay, expires_in, place),
+       deadletter_queue q
+ WHERE q.id = %(queue_id)s
+ ORDER BY g.place
+    ON CONFLICT (queue_id, key) WHERE key IS NOT NULL DO NOTHING
+RETURNING id;
 
 -- read_levels --
 -- Find every level, that is (queue, priority), at which messages are not parked, and when its first message is due: one index
@@ -147,6 +137,8 @@ WITH level AS (
 ), candidate AS MATERIALIZED (
     SELECT found.*,
            CASE WHEN found.stream IS NOT NULL THEN 'stream'
+                -- nothing larger can be stored: counted all the same, it would fail the whole claim
+                WHEN found.attempts >= 2147483647 OR found.fence >= 9223372036854775807 THEN 'overflow'
                 WHEN found.attempts >= level.max_attempts THEN 'exhausted'
                 WHEN found.expires_at <= %(now)s THEN 'expired'
                 WHEN found.lease_token IS NOT NULL THEN 'lost'
@@ -154,7 +146,7 @@ WITH level AS (
       FROM level
      CROSS JOIN LATERAL (
            SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.name, m.attempts, m.expires_at,
-                  m.lease_token, m.available_at
+                  m.lease_token, m.available_at, m.fence
              FROM deadletter_message m
             WHERE m.queue_id = level.queue_id
               AND m.priority = level.priority
@@ -199,7 +191,8 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
        COALESCE(m.attempts >= CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END, false)
            AS exhausted,
        COALESCE(m.expires_at <= %(now)s, false) AS expired, m.name, m.attempts,
-       m.lease_token IS NOT NULL AS lost, m.kind
+       m.lease_token IS NOT NULL AS lost, m.kind,
+       m.attempts >= 2147483647 OR m.fence >= 9223372036854775807 AS overflow
   FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
   JOIN deadletter_queue q ON q.id = s.queue_id
   LEFT JOIN LATERAL (
@@ -207,14 +200,14 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
         WHERE p.halts AND p.queue = q.name AND p.stream = s.stream
         ORDER BY p.message_id LIMIT 1) AS halt ON true
  CROSS JOIN LATERAL (
-       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
+       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence
           FROM deadletter_message
          WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
                -- under release a waiting message is passed, so it must not use up the limit
            AND (q.stream_policy <> 'release' OR COALESCE(available_at, '-infinity') <= %(now)s)
          ORDER BY queue_id, stream, id LIMIT %(cap)s)
        UNION
-       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
+       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence
           FROM deadletter_message
          WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
            AND released_at IS NOT NULL

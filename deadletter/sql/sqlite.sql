@@ -79,6 +79,8 @@ SELECT queue_id, name, priority, available_at, paused, 0
 -- claim --
 -- One (queue, level) at a time: SQLite would sort a join of several, reading every due row.
 SELECT CASE WHEN stream IS NOT NULL THEN 'stream'
+            -- PostgreSQL can store no larger numbers, and beyond 64 bits SQLite goes on with inexact ones
+            WHEN attempts >= 2147483647 OR fence >= 9223372036854775807 THEN 'overflow'
             WHEN attempts >= MAX(%(max_attempts)s, 1) THEN 'exhausted'
             WHEN expires_at <= %(now)s THEN 'expired'
             WHEN lease_token IS NOT NULL THEN 'lost'
@@ -94,12 +96,13 @@ UPDATE deadletter_message
        available_at = django_format_dtdelta('+', %(now)s, %(lease)s)
  WHERE id IN (
        SELECT id FROM (
-              SELECT id, stream, attempts, expires_at, lease_token FROM deadletter_message
+              SELECT id, stream, attempts, fence, expires_at, lease_token FROM deadletter_message
                WHERE queue_id = %(queue_id)s AND priority = %(priority)s AND available_at <= %(now)s
                  AND id NOT IN (SELECT value FROM json_each(%(exclude)s))
                ORDER BY available_at, id
                LIMIT %(limit)s)
         WHERE stream IS NULL AND lease_token IS NULL
+          AND attempts < 2147483647 AND fence < 9223372036854775807
           AND (%(max_attempts)s IS NULL OR attempts < MAX(%(max_attempts)s, 1))
           AND (expires_at IS NULL OR expires_at > %(now)s))
 RETURNING 'leased', queue_id, 1, id,
@@ -116,10 +119,11 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
        m.id,
        COALESCE(m.available_at > %(now)s, 0), m.released_at IS NOT NULL,
        COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0), COALESCE(m.expires_at <= %(now)s, 0),
-       m.name, m.attempts, m.lease_token IS NOT NULL, m.kind
+       m.name, m.attempts, m.lease_token IS NOT NULL, m.kind,
+       m.attempts >= 2147483647 OR m.fence >= 9223372036854775807
   FROM deadletter_queue q
   JOIN (SELECT * FROM (
-               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
+               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s
                   AND ((SELECT stream_policy FROM deadletter_queue WHERE id = %(queue_id)s)
@@ -128,7 +132,7 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
                 ORDER BY id LIMIT %(cap)s)
          UNION
         SELECT * FROM (
-               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token
+               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND released_at IS NOT NULL
                   AND (available_at IS NULL OR available_at <= %(now)s)

@@ -15,6 +15,8 @@ from typing import Generic, TypeVar
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from . import pools
+
 T = TypeVar("T")
 
 
@@ -54,6 +56,7 @@ class Courier(Generic[T]):
             connections[self._using].dec_thread_sharing()
 
     def _serve(self) -> None:
+        pools.leave_pools()
         while (given := self._errands.get()) is not None:
             errand, connection = given
             connections[self._using] = connection

@@ -22,10 +22,12 @@ from ..alerts import decide_when_due
 from ..lifecycle import sweep
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
+from . import pools
 from .breaker import Breakers
 from .holding import Holdings
 from .observer import Observer
 from .options import Options
+from .outages import is_outage
 from .pump import Pump
 
 #: Seconds between two rounds.
@@ -98,13 +100,15 @@ class Housekeeper(threading.Thread):
         self._stopping.set()
 
     def run(self) -> None:
+        pools.leave_pools()
         while not self._stopping.wait(TICK):
             try:
                 self._round()
-            except DatabaseError:
-                # The pump reports an outage; here it only means that this round is late.
-                connections[self._options.using].close()
             except Exception as error:  # noqa: BLE001 - logged
+                if isinstance(error, DatabaseError):
+                    connections[self._options.using].close()
+                    if is_outage(error):
+                        continue  # the pump reports it; here it only means a late round
                 # Nobody else would beat the heart or notice that the supervisor is gone.
                 crash(
                     "housekeeping_failed",

@@ -12,6 +12,7 @@ from django.db import connections
 
 from .. import tracing
 from ..logs import event, flush
+from . import pools
 from .breaker import Breakers
 from .executors import Executors
 from .holding import Holdings
@@ -19,6 +20,7 @@ from .housekeeper import Housekeeper
 from .ledger import Ledger
 from .observer import Observer
 from .options import Options
+from .outages import check_tables
 from .pump import Pump
 from .registry import Registry, registry
 from .shutdown import Shutdown
@@ -102,6 +104,7 @@ class WorkerProcess:
 
     def _pump(self) -> None:
         try:
+            pools.leave_pools()
             self.pump.run()
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self._crash = error
@@ -137,6 +140,7 @@ class WorkerProcess:
         if not self._housekeeper.is_alive():
             # First: it notices when the supervisor is gone, also while the database is away.
             self._housekeeper.start()
+        check_tables(self.options.using)
         self._housekeeper.refresh()
         self._breakers.exchange()
         self._housekeeper.beat()
@@ -182,6 +186,7 @@ def leave(code: int, *, at_once: bool) -> None:
     if at_once:
         flush()
         os._exit(code)
+    pools.close_all()
     sys.exit(code)
 
 

@@ -25,6 +25,7 @@ from .intake import Intake
 from .leases import INTERVAL, Leases
 from .observer import Observer
 from .options import Options
+from .outages import Unusable, advice, is_outage
 from .registry import Registry
 from .reporting import Reporting
 from .rhythm import FLUSH, Rhythm
@@ -254,10 +255,30 @@ class Pump:
             self._woken.wait(pause)
 
     def _survive(self, error: Exception) -> None:
-        """The database is away: keep what is to be reported and try again, later each time."""
+        """
+        The database is away: keep what is to be reported and try again, later each time.
+
+        So it does when the database refuses, which does not pass by itself, but may by an operator;
+        only a worker that has not begun gives up then.
+        """
         self._exchange.catch_up()
         connections[self.options.using].close()
         first = not self._rhythm.outage
+        if not is_outage(error):
+            why = advice(error, using=self.options.using)
+            if self.prepare is not None:
+                raise Unusable(why or str(error)) from error
+            event(
+                logging.ERROR,
+                "database_refuses",
+                "the database refuses what the worker asks, and this is no outage: {error}{why}; "
+                "trying again in {delay:.1f} s, holding {held}",
+                error=str(error),
+                why=f" ({why})" if why else "",
+                delay=self._rhythm.is_away(),
+                held=len(self._holdings),
+            )
+            return
         event(
             logging.WARNING if first else logging.INFO,
             "database_away",

@@ -117,6 +117,10 @@ class Registry:
         return sorted(self._handlers)
 
     @property
+    def has_async(self) -> bool:
+        return any(handler.is_async for handler in self._handlers.values())
+
+    @property
     def has_circuits(self) -> bool:
         return any(handler.circuit is not None for handler in self._handlers.values())
 

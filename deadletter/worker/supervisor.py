@@ -23,6 +23,7 @@ from ..lifecycle import Completion, Failure, Release, process_batch
 from ..logs import crash, event, flush
 from ..models import Kind, Message
 from ..status import FailureReason
+from . import pools
 from .leases import claimed_under
 from .ledger import Entry, Ledger, Stage
 from .observer import Companion
@@ -90,7 +91,7 @@ class Supervisor:
     def run(self) -> int:
         """Keep every place filled until a signal, or until all have drained."""
         # Connections must not cross a fork, and collected garbage would unshare memory.
-        connections.close_all()
+        pools.close_all()
         gc.collect()
         gc.freeze()
         # A parent that ignores it would have our children vanish unseen.
@@ -117,7 +118,7 @@ class Supervisor:
                 self._fork(child)
 
     def _fork(self, child: Child) -> None:
-        connections.close_all()
+        pools.close_all()
         child.ledger.clear()
         child.started = monotonic()
         try:
@@ -139,6 +140,7 @@ class Supervisor:
         """Be the child from here to the end of the process."""
         code = 1
         try:
+            pools.forget_inherited()
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

@@ -13,6 +13,7 @@ from django.db.utils import Error as DatabaseError
 
 from ..lifecycle.notify import CHANNEL
 from ..logs import event
+from . import pools
 
 #: Seconds after which a silent connection is looked at for a stop.
 _PATIENCE = 5.0
@@ -47,6 +48,7 @@ class Listener(threading.Thread):
 
     def run(self) -> None:
         delay = FIRST_DELAY
+        pools.leave_pools()
         while not self._stopping.is_set():
             try:
                 self._listen()
@@ -85,7 +87,7 @@ class Listener(threading.Thread):
         Another one: the answer to a NOTIFY of our own may bring its notification along even where
         nothing would come later.
         """
-        other = connections.create_connection(self._using)
+        other = pools.unpooled(self._using)
         try:
             with other.cursor() as cursor:
                 cursor.execute(f"NOTIFY {CHANNEL}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from deadletter import send
 from deadletter.lifecycle import claim, complete
@@ -73,6 +75,61 @@ def test_a_session_that_knows_the_statement_already_is_no_obstacle():
 
     assert take_one() == 1
     assert len(prepared()) == 1
+
+
+def elsewhere(execute, sql, params, many, context):
+    """Look up what is prepared in a session in which nothing is, as behind a pooler."""
+    return execute(
+        sql.replace("pg_prepared_statements", "(SELECT '' AS name) AS nothing"),
+        params,
+        many,
+        context,
+    )
+
+
+def refused(call: Callable[[], object]) -> str | None:
+    """Return the SQLSTATE with which the database refused a call."""
+    try:
+        call()
+    except DatabaseError as error:
+        return error.__cause__.sqlstate
+    return None
+
+
+def test_a_claim_whose_name_is_taken_in_the_next_session_uses_the_text():
+    send("job")
+    assert take_one() == 1
+    kept._used.clear()
+    send("job")
+
+    with connection.execute_wrapper(elsewhere):
+        state = refused(take_one)
+
+    assert state is None
+    assert Message.objects.count() == 0
+
+
+def test_a_sender_whose_name_is_taken_in_the_next_session_uses_the_text():
+    for _ in range(5):
+        send("job")
+    kept._used.clear()
+
+    with connection.execute_wrapper(elsewhere):
+        states = [refused(lambda: send("job")) for _ in range(6)]
+
+    assert states == [None] * 6
+    assert Message.objects.count() == 11
+    assert Count.objects.get().sent == 11
+
+
+def test_inside_a_transaction_begun_in_sql_a_sender_uses_the_text():
+    run("BEGIN")
+    for _ in range(7):
+        send("job")
+    assert prepared("enqueue") == []
+    run("ROLLBACK")
+
+    assert Message.objects.count() == 0
 
 
 def test_a_table_that_is_altered_under_the_plan_does_not_stop_the_claim():

@@ -542,6 +542,79 @@ def _rest() -> Iterator[Mutation]:
             ],
             ["tests/hostile/test_damaged_rows.py::test_the_claim_itself_does_not_read_payloads"],
         )
+        yield Mutation(
+            "count beyond the largest number",
+            on,
+            [
+                python(
+                    "lifecycle/streams.py",
+                    "bool(exhausted or overflow),",
+                    "bool(exhausted),",
+                )
+            ],
+            ["tests/lifecycle/test_overflow.py"],
+        )
+    yield Mutation(
+        "store keys in the order given",
+        "postgresql",
+        [
+            python(
+                "lifecycle/storing.py",
+                'key=lambda pair: (pair[1]["key"], pair[0]),',
+                "key=lambda pair: pair[0],",
+            )
+        ],
+        ["tests/races/test_key_order.py"],
+    )
+    yield Mutation(
+        "raise what a pooler's next session has prepared already",
+        "postgresql",
+        [python("sql/kept.py", '"26000", "42P05", "0A000"', '"26000", "0A000"')],
+        ["tests/lifecycle/test_kept.py"],
+    )
+    yield Mutation(
+        "use in the caller's transaction what may not be prepared",
+        "postgresql",
+        [
+            python(
+                "sql/kept.py",
+                "return raw is None or not raw.info.transaction_status",
+                "return True",
+            )
+        ],
+        ["tests/lifecycle/test_kept.py"],
+    )
+    yield Mutation(
+        "take the worker's own connections out of the handlers' pool",
+        "postgresql",
+        [python("worker/pools.py", "            connections[alias] = unpooled(alias)\n", "")],
+        ["tests/worker/test_pools.py::test_handlers_have_the_whole_pool_for_themselves"],
+    )
+    yield Mutation(
+        "let pools cross a fork",
+        "postgresql",
+        [
+            python(
+                "worker/pools.py",
+                "    _inherited.extend(_pools_of(wrapper).pop(wrapper.alias, None) "
+                "for wrapper in wrappers)\n",
+                "",
+            )
+        ],
+        ["tests/worker/test_pools.py"],
+    )
+    yield Mutation(
+        "take a missing table for an outage",
+        "sqlite",
+        [
+            python(
+                "worker/outages.py",
+                "    if any(words in text for words in _MISSING_TEXTS):\n        return False\n",
+                "",
+            )
+        ],
+        ["tests/worker/test_refusals.py"],
+    )
     yield Mutation(
         "never begin at the beginning again while busy",
         "postgresql",

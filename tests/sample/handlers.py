@@ -114,6 +114,26 @@ def effect(message: Any) -> None:
             pass_gate(order["gate"])
 
 
+@handler("sample.orm")
+def use_orm(message: Any) -> None:
+    """Use the database as plain handlers do: a transaction of its own, and a read after it."""
+    from .models import Effect
+
+    with noted(message) as order:
+        with transaction.atomic():
+            Effect.objects.create(message=message.id, note="orm")
+            time.sleep(order.get("sleep", 0))
+        assert Effect.objects.filter(message=message.id).exists()
+
+
+@handler("sample.async_orm")
+async def use_orm_async(message: Any) -> None:
+    from .models import Effect
+
+    with noted(message):
+        await Effect.objects.acreate(message=message.id, note="orm")
+
+
 @handler("sample.dirty")
 def dirty(message: Any) -> None:
     """Leave something behind for the next message to stumble over."""
@@ -205,3 +225,8 @@ if os.environ.get("SAMPLE_DIES_BEFORE_COMMIT"):
         os.kill(os.getpid(), signal.SIGKILL)
 
     executor._complete = _complete_and_die
+
+
+if os.environ.get("SAMPLE_ASKS_AT_IMPORT"):
+    # What an application's ready() may do as well: it leaves a connection, and a pool, open.
+    connection.cursor().execute("SELECT 1")

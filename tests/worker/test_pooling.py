@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,42 @@ REPRESENTATIVE = [
 ]
 
 
+SENDERS = 40
+EACH = 15
+#: Senders with a connection each, all at once: in autocommit, in a transaction of Django's, and in
+#: one that the application began in SQL.
+SEND = f"""
+import django, json, threading
+django.setup()
+from django.db import connection, transaction
+from deadletter import send
+errors, ids, together = [], [], threading.Barrier({SENDERS})
+
+def sender(number):
+    try:
+        connection.ensure_connection()
+        together.wait()
+        for n in range({EACH}):
+            ids.append(send("job", {{"n": n}}).id)
+            with transaction.atomic():
+                ids.append(send("job", {{"n": n}}).id)
+                ids.append(send("job", {{"n": n}}).id)
+            with connection.cursor() as cursor:
+                cursor.execute("BEGIN")
+                ids.append(send("job", {{"n": n}}).id)
+                cursor.execute("COMMIT")
+    except BaseException as error:
+        errors.append(f"{{type(error).__name__}}: {{error}}")
+    finally:
+        connection.close()
+
+threads = [threading.Thread(target=sender, args=[n]) for n in range({SENDERS})]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps([errors, ids]))
+"""
+
+
 @pytest.fixture
 def pooled(transactional_db: None, workers: Workers) -> Iterator[Workers]:
     """Workers that reach the test database only through the pooler."""
@@ -59,6 +96,29 @@ def test_killed_workers_behind_a_pooler_lose_nothing_and_keep_every_stream_in_or
     for number in range(5):
         of_stream = [id for id in dict.fromkeys(finished) if id in streamed[number::5]]
         assert of_stream == streamed[number::5]
+
+
+@pytest.mark.parametrize("size", [3, 10])
+def test_forty_senders_behind_a_pooler_store_every_message(transactional_db, size):
+    with pooler.pooler(database_url(), size=size) as url:
+        done = subprocess.run(
+            [sys.executable, "-c", SEND],
+            cwd=settings.BASE_DIR,
+            env={
+                **os.environ,
+                "DATABASE_URL": url,
+                "DJANGO_SETTINGS_MODULE": "tests.settings",
+                "LOG_LEVEL": "ERROR",
+            },
+            capture_output=True,
+            text=True,
+        )
+
+    assert done.returncode == 0, done.stderr
+    errors, ids = json.loads(done.stdout)
+    assert errors == []
+    assert len(ids) == SENDERS * EACH * 4
+    assert sorted(ids) == list(Message.objects.order_by("id").values_list("id", flat=True))
 
 
 def test_a_worker_that_cannot_be_notified_says_so_once_and_looks_by_itself(pooled):

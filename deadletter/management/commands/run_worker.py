@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import connections, router
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
@@ -18,9 +18,12 @@ from ...checks import check_databases
 from ...logs import configure
 from ...metrics.exporter import Exporter
 from ...metrics.server import CannotListen
-from ...models import Queue
+from ...models import Message, Queue
+from ...models import WorkerProcess as WorkerRow
+from ...worker import pools
 from ...worker.ledger import Ledger
 from ...worker.options import Options
+from ...worker.outages import Unusable, advice, check_tables, is_outage
 from ...worker.process import RECYCLE, WorkerProcess, leave, start_again
 from ...worker.registry import discover, registry
 from ...worker.shutdown import Shutdown
@@ -96,7 +99,11 @@ class Command(BaseCommand):
             help="exit, or be replaced, when a process uses more",
         )
         parser.add_argument("--name", help="shown in leases and logs (default: host:pid)")
-        parser.add_argument("--database", default=DEFAULT_DB_ALIAS, help="alias to work on")
+        parser.add_argument(
+            "--database",
+            metavar="ALIAS",
+            help="alias to work on (default: where the database router sends messages)",
+        )
         parser.add_argument(
             "--metrics-port",
             type=_port,
@@ -119,11 +126,15 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         configure(given["log_format"])
         sys.setswitchinterval(SWITCH)
+        pools.leave_pools()
         discover()
         options = _options(given)
+        _check_pool(options)
         _check_database(options)
         _check_migrations(options)
         _check_queues(options)
+        # This thread has nothing more to ask.
+        connections.close_all()
         exporter = _exporter(given, options)
         if given["processes"] > 1:
             leave(self._supervise(options, given["processes"], exporter), at_once=False)
@@ -131,7 +142,10 @@ class Command(BaseCommand):
         process = WorkerProcess(options, observer=exporter.observer(0) if exporter else None)
         if exporter:
             exporter.serve_in_thread()
-        code = process.run(shutdown)
+        try:
+            code = process.run(shutdown)
+        except Unusable as error:
+            raise CommandError(str(error)) from error
         if code == RECYCLE and process.has_stuck_threads:
             start_again(shutdown)
         leave(0, at_once=process.has_stuck_threads)
@@ -158,17 +172,18 @@ class Command(BaseCommand):
 
 
 def _options(given: dict[str, Any]) -> Options:
-    if given["database"] not in connections:
+    # As `send` does: a worker beside the messages would find none.
+    using = given["database"] or router.db_for_write(Message)
+    if using not in connections:
         raise CommandError(
-            f"there is no database {given['database']!r} in DATABASES "
-            f"(there are: {', '.join(connections)})"
+            f"there is no database {using!r} in DATABASES (there are: {', '.join(connections)})"
         )
     names = given["queues"]
     queues = None if names is None else [name.strip() for name in names.split(",") if name.strip()]
     return Options(
-        name=given["name"] or f"{socket.gethostname()}:{os.getpid()}",
+        name=_name(given["name"], given["processes"]),
         queues=queues,
-        using=given["database"],
+        using=using,
         concurrency=given["concurrency"],
         batch=given["batch"],
         lease=given["lease"],
@@ -178,6 +193,18 @@ def _options(given: dict[str, Any]) -> Options:
         max_messages=given["max_messages"],
         max_memory=given["max_memory"],
     )
+
+
+def _name(given: str | None, processes: int) -> str:
+    name = given or f"{socket.gethostname()}:{os.getpid()}"
+    limit = WorkerRow._meta.get_field("name").max_length or 0
+    # Processes under a supervisor are called NAME/1, NAME/2 and so on.
+    limit -= len(f"/{processes}") if processes > 1 else 0
+    if len(name) > limit or not name.isprintable():
+        raise CommandError(
+            f"--name: expected at most {limit} printable characters, got {len(name)}"
+        )
+    return name
 
 
 def _exporter(given: dict[str, Any], options: Options) -> Exporter | None:
@@ -201,13 +228,29 @@ def _exporter(given: dict[str, Any], options: Options) -> Exporter | None:
         ) from error
 
 
+def _check_pool(options: Options) -> None:
+    try:
+        pools.check_size(
+            options.using, concurrency=options.concurrency, is_async=registry.has_async
+        )
+    except pools.PoolTooSmall as error:
+        raise CommandError(str(error)) from error
+
+
 def _check_database(options: Options) -> None:
-    """Refuse a database on which claims would be wrong; Django's own checks do not ask it."""
+    """
+    Refuse a database on which claims would be wrong or impossible; Django's own checks do not ask.
+
+    One that is away may come back: then the worker looks at its tables before the first claim.
+    """
     try:
         found = check_databases(None, databases=[options.using])
-    except DatabaseError:
+        check_tables(options.using)
+    except DatabaseError as error:
         connections[options.using].close()
-        return  # away: an outage may pass
+        if not is_outage(error):
+            raise CommandError(advice(error, using=options.using) or str(error)) from error
+        return
     for message in found:
         if message.is_serious():
             raise CommandError(f"{message.msg} ({message.id})\n{message.hint}")
