@@ -329,6 +329,39 @@ SELECT pg_advisory_xact_lock(key)
          WHERE id = ANY(%(ids)s::bigint[]) AND stream IS NOT NULL
          ORDER BY key) AS ordered;
 
+-- try_streams --
+-- Take the locks of the streams these messages belong to, as far as nobody else holds them. Says for each message whether its
+-- stream is ours now.
+WITH found AS MATERIALIZED (
+    SELECT id, queue_id, stream FROM deadletter_message
+     WHERE id = ANY(%(ids)s::bigint[]) AND stream IS NOT NULL
+), tried AS MATERIALIZED (
+    SELECT queue_id, stream, pg_try_advisory_xact_lock(hashtextextended(stream, queue_id)) AS got
+      FROM (SELECT DISTINCT queue_id, stream FROM found) AS s
+)
+SELECT f.id, f.queue_id, f.stream, t.got
+  FROM found f JOIN tried t ON t.queue_id = f.queue_id AND t.stream = f.stream;
+
+-- try_rows --
+-- Lock the messages that were claimed under these tokens, as far as nobody else has locked them.
+SELECT m.id FROM deadletter_message m
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+ ORDER BY m.id
+   FOR UPDATE SKIP LOCKED;
+
+-- read_held --
+-- Which messages have still the lease of these tokens, locked or not? And is it over?
+SELECT m.id, COALESCE(m.available_at, '-infinity') > %(now)s FROM deadletter_message m
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[]);
+
+-- try_named_streams --
+-- Take the locks of these streams, as far as nobody else holds them; returns those that are ours now.
+SELECT queue_id, stream
+  FROM (SELECT queue_id, stream,
+               pg_try_advisory_xact_lock(hashtextextended(stream, queue_id)) AS got
+          FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)) AS tried
+ WHERE got;
+
 -- lock_streams_of_poison --
 -- Wait for the locks of the streams these poison records came from, by key. A record of an instance may have told it and all
 -- above it: their streams as well.
@@ -410,6 +443,21 @@ UPDATE deadletter_message m
   FROM deadletter_queue q
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
    AND COALESCE(m.available_at, '-infinity') > %(now)s AND q.id = m.queue_id
+RETURNING m.id;
+
+-- renew_free --
+-- As renew, for the rows that nobody else has locked: a renewal waits for nobody, or all leases would end together.
+WITH mine AS MATERIALIZED (
+    SELECT m.ctid AS spot, m.queue_id FROM deadletter_message m
+     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+       AND COALESCE(m.available_at, '-infinity') > %(now)s
+     ORDER BY m.id
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE deadletter_message m
+   SET available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
+  FROM mine JOIN deadletter_queue q ON q.id = mine.queue_id
+ WHERE m.ctid = mine.spot
 RETURNING m.id;
 
 -- wake --
@@ -541,7 +589,8 @@ DELETE FROM deadletter_poison
         CROSS JOIN LATERAL (
               SELECT id FROM deadletter_poison
                WHERE queue = q.name AND poisoned_at <= %(now)s - q.poison_retention AND NOT halts
-               ORDER BY poisoned_at LIMIT %(limit)s) AS p
+               ORDER BY poisoned_at LIMIT %(limit)s
+                 FOR UPDATE SKIP LOCKED) AS p
         WHERE q.poison_retention IS NOT NULL
         LIMIT %(limit)s))
 RETURNING id, queue, name, kind;
