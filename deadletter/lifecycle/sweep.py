@@ -14,6 +14,7 @@ from ..models import Span
 from ..status import FailureReason
 from . import forgetting, locks, outcomes, streams
 from .counting import Subject
+from .policies import wake_released
 from .quarantine import Death, quarantine
 from .transaction import SHORT_WAIT, Transaction, in_transaction
 
@@ -46,6 +47,7 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
 
     Waits for nobody: what another transaction has locked is left to the next sweep.
     """
+    _try(wake_released, using)
     return Sweep(
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
         forgotten=_until_nothing_is_left(_forget, using),

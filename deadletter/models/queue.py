@@ -9,13 +9,17 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import connections, models, router, transaction
 from django.db.models.signals import pre_delete
-from django.dispatch import receiver
+from django.dispatch import Signal, receiver
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..backoff import Backoff
 from ..conf import NAME
 from .fields import SecondsField
+
+#: An edit has changed the stream policies of queues: sent in its transaction, with `using` and the
+#: `ids` of the queues. The lifecycle wakes what the edit frees.
+stream_policy_changed = Signal()
 
 
 class OnPoison(models.TextChoices):
@@ -28,6 +32,21 @@ class StreamPolicy(models.TextChoices):
     STRICT = "strict", _("strict: followers wait for the retry")
     RELEASE = "release", _("release: followers go on at once")
     HALT = "halt", _("halt: as strict, and poison stops the stream")
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    """An update of many rows frees streams as `Queue.save` does."""
+
+    def update(self, **values: Any) -> int:
+        if "stream_policy" not in values:
+            return super().update(**values)
+        with transaction.atomic(using=self.db):
+            before = dict(
+                self.select_for_update().order_by("pk").values_list("pk", "stream_policy")
+            )
+            changed = super().update(**values)
+            _tell_of_policies(before, self.db)
+        return changed
 
 
 class Queue(models.Model):
@@ -97,6 +116,8 @@ class Queue(models.Model):
     )
     paused = models.BooleanField(_("paused"), default=False)
 
+    objects = QueueQuerySet.as_manager()
+
     class Meta:
         db_table = "deadletter_queue"
         verbose_name = _("queue")
@@ -122,10 +143,13 @@ class Queue(models.Model):
         self._state.db = using
         with transaction.atomic(using=using):
             # Two queues naming each other at the same moment must see each other.
-            list(type(self).objects.using(using).select_for_update().order_by("id").values("id"))
+            every = type(self).objects.using(using).select_for_update().order_by("id")
+            before = dict(every.values_list("id", "stream_policy"))
             self.full_clean(validate_unique=False, validate_constraints=False)
             self._refuse_a_second_of_that_name(using)
             super().save(*args, **kwargs)
+            if self.pk in before:
+                _tell_of_policies({self.pk: before[self.pk]}, using)
 
     def clean(self) -> None:
         super().clean()
@@ -185,6 +209,15 @@ class Queue(models.Model):
 
     def _alias(self) -> str:
         return self._state.db or router.db_for_write(Queue)
+
+
+def _tell_of_policies(before: dict[int, str], using: str) -> None:
+    """Say which of these queues have another stream policy now."""
+    # Read again: a save may have been of other fields only.
+    now = dict(Queue.objects.using(using).filter(pk__in=before).values_list("pk", "stream_policy"))
+    ids = [pk for pk, policy in before.items() if now.get(pk, policy) != policy]
+    if ids:
+        stream_policy_changed.send(Queue, ids=ids, using=using)
 
 
 def _duration(value: Any) -> timedelta | None:

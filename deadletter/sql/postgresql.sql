@@ -498,6 +498,43 @@ UPDATE deadletter_message
                           AND halt.message_id < p.id)))))
 RETURNING id;
 
+-- wake_queue --
+-- Under release: make the first parked message due in each stream of a queue whose head only waits for its retry. Waits for
+-- nobody; one index probe a stream.
+WITH RECURSIVE parked AS (
+    (SELECT stream, id FROM deadletter_message
+      WHERE queue_id = %(queue_id)s AND available_at IS NULL ORDER BY queue_id, stream, id LIMIT 1)
+    UNION ALL
+    SELECT n.stream, n.id
+      FROM parked p
+     CROSS JOIN LATERAL (
+           SELECT stream, id FROM deadletter_message
+            WHERE queue_id = %(queue_id)s AND available_at IS NULL AND stream > p.stream
+            ORDER BY queue_id, stream, id LIMIT 1) AS n
+), free AS MATERIALIZED (
+    SELECT m.id FROM deadletter_message m
+     WHERE m.id = ANY(ARRAY(
+           SELECT p.id
+             FROM parked p
+            CROSS JOIN LATERAL (
+                  SELECT available_at, lease_token FROM deadletter_message
+                   WHERE queue_id = %(queue_id)s AND stream = p.stream
+                   ORDER BY queue_id, stream, id LIMIT 1) AS head
+            WHERE head.available_at > %(now)s AND head.lease_token IS NULL
+              AND NOT EXISTS (
+                  SELECT 1 FROM deadletter_poison halt
+                   WHERE halt.halts AND halt.queue = %(queue)s AND halt.stream = p.stream
+                     AND halt.message_id < p.id)))
+           -- still parked; not "IS NULL", which would offer the index of all that is parked
+       AND COALESCE(m.available_at, 'infinity') = 'infinity'
+     ORDER BY m.id
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE deadletter_message
+   SET available_at = %(now)s
+ WHERE id = ANY(ARRAY(SELECT id FROM free))
+RETURNING id;
+
 -- read_dying --
 -- Lock messages about to leave the queue for good and read what the quarantine needs. Never waits: a row somebody else
 -- is looking at is left for the next claim.

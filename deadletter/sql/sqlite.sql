@@ -248,6 +248,35 @@ UPDATE deadletter_message
                           AND halt.message_id < p.id))))
 RETURNING id;
 
+-- wake_queue --
+WITH RECURSIVE parked(stream, id) AS (
+    SELECT stream, id FROM (
+           SELECT stream, id FROM deadletter_message
+            WHERE queue_id = %(queue_id)s AND available_at IS NULL ORDER BY stream, id LIMIT 1)
+    UNION ALL
+    SELECT n.stream, n.id
+      FROM parked p
+      JOIN deadletter_message n
+        ON n.id = (SELECT id FROM deadletter_message
+                    WHERE available_at IS NULL AND queue_id = %(queue_id)s AND stream > p.stream
+                    ORDER BY stream, id LIMIT 1)
+)
+UPDATE deadletter_message
+   SET available_at = %(now)s
+ WHERE id IN (
+       SELECT p.id
+         FROM parked p
+         JOIN deadletter_message head
+           ON head.id = (SELECT id FROM deadletter_message
+                          WHERE queue_id = %(queue_id)s AND stream = p.stream
+                          ORDER BY id LIMIT 1)
+        WHERE head.available_at > %(now)s AND head.lease_token IS NULL
+          AND NOT EXISTS (
+              SELECT 1 FROM deadletter_poison halt
+               WHERE halt.halts AND halt.halts = 1 AND halt.queue = %(queue)s
+                 AND halt.stream = p.stream AND halt.message_id < p.id))
+RETURNING id;
+
 -- read_dying --
 SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error,
        json_extract(m.history, '$[#-1].exception'), json_extract(m.history, '$[#-1].frame'),
