@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError
+from django.db.transaction import atomic
+
 from ..conf import get_settings
 from ..exceptions import LockNotAvailable
 from ..logs import event
-from ..models import Span
+from ..models import Queue, Span
 from ..status import FailureReason
 from . import forgetting, locks, outcomes, streams
 from .counting import Subject
@@ -48,6 +52,7 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
     Waits for nobody: what another transaction has locked is left to the next sweep.
     """
     _try(wake_released, using)
+    _try(_adopt, using)
     return Sweep(
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
         forgotten=_until_nothing_is_left(_forget, using),
@@ -84,6 +89,32 @@ def _expire(tx: Transaction, by: str) -> int:
     deaths = [Death(id, FailureReason.EXPIRED, "expired before it was handled") for id in still]
     done = locks.each_free(tx, deaths, lambda tx, some: quarantine(tx, some, by=by))
     return sum(len(dead) for dead in done.results)
+
+
+def _adopt(tx: Transaction) -> int:
+    """
+    Give messages whose queue is gone a paused queue under its id, where people see them.
+
+    A queue is deleted only when it is empty, see models/queue.py; this is for a process that died
+    before it could look again, and for rows that were deleted by hand.
+    """
+    gone = [row[0] for row in tx.run("read_orphans")]
+    for id in gone:
+        name = f"recovered-{id}"
+        try:
+            with atomic(using=tx.using):
+                Queue(id=id, name=name, paused=True).save(using=tx.using, force_insert=True)
+        except (IntegrityError, ValidationError):
+            continue  # another sweep was faster
+        event(
+            logging.ERROR,
+            "queue_recovered",
+            "messages of queue {queue_id}, which is gone, were found: they are in queue {queue}, "
+            "which is paused. Resume it, or remove them",
+            queue_id=id,
+            queue=name,
+        )
+    return 0
 
 
 def _forget(tx: Transaction) -> int:

@@ -632,6 +632,30 @@ DELETE FROM deadletter_poison
         LIMIT %(limit)s))
 RETURNING id, queue, name, kind;
 
+-- read_orphans --
+-- Find queues that are gone and still have messages: one index probe a queue. There should be none.
+WITH RECURSIVE awake(queue_id) AS (
+    (SELECT queue_id FROM deadletter_message
+      WHERE available_at IS NOT NULL ORDER BY queue_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.queue_id FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id > f.queue_id
+             ORDER BY m.queue_id LIMIT 1)
+      FROM awake f WHERE f.queue_id IS NOT NULL
+), parked(queue_id) AS (
+    (SELECT queue_id FROM deadletter_message
+      WHERE available_at IS NULL ORDER BY queue_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.queue_id FROM deadletter_message m
+             WHERE m.available_at IS NULL AND m.queue_id > f.queue_id
+             ORDER BY m.queue_id LIMIT 1)
+      FROM parked f WHERE f.queue_id IS NOT NULL
+)
+SELECT f.queue_id
+  FROM (SELECT queue_id FROM awake UNION SELECT queue_id FROM parked) AS f
+ WHERE f.queue_id IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM deadletter_queue q WHERE q.id = f.queue_id);
+
 -- read_stranded --
 -- Find streams that have parked messages, nothing due, waiting or leased, and no halt. There should be none.
 WITH RECURSIVE parked AS (
