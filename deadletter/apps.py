@@ -16,5 +16,6 @@ class DeadletterConfig(AppConfig):
     def ready(self) -> None:
         from . import checks  # noqa: F401 - registers them
         from .declared import create_declared_queues
+        from .lifecycle import policies  # noqa: F401 - hears of edited queues
 
         post_migrate.connect(create_declared_queues, sender=self)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
+from django.db import OperationalError
+
 from .durations import as_timedelta
 from .failures import shown
 
@@ -73,6 +75,23 @@ class LeaseLost(DeadletterError):
         super().__init__(
             f"the lease of message {named}{more} is not yours: the token is wrong or used, or the "
             "lease ran out. Nothing was changed; whoever holds the message now will settle it."
+        )
+
+
+class LockNotAvailable(DeadletterError, OperationalError):
+    """
+    A row or a stream stayed locked by another transaction; nothing was changed.
+
+    `holders` describes the transactions that may be in the way.
+    """
+
+    def __init__(self, holders: Iterable[str] = (), *, waited: float = 0.0) -> None:
+        self.holders = list(holders)
+        there = "; ".join(self.holders) or "it has ended meanwhile, or its session is not visible"
+        super().__init__(
+            f"a row or a stream is locked by another transaction, and was not free after "
+            f"{waited:g} s. Nothing was changed. Who may hold it: {there}. Try again when that "
+            "transaction has ended, or end it with pg_terminate_backend(pid)."
         )
 
 

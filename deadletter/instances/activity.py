@@ -31,7 +31,8 @@ def finish_activity(message: Claimed, result: Any, *, using: str | None = None) 
             raise LeaseLost([message.id])
         _tell(tx, message, done)
 
-    in_transaction(work, using=using)
+    # Only this handler's own thread waits, and not longer than the message is its own.
+    in_transaction(work, using=using, wait=message.lease.total_seconds(), is_last=True)
 
 
 def fire_timer(message: Claimed) -> None:

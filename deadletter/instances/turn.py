@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -88,7 +88,12 @@ class _Turn:
         run, failure = None, None
         if not self._why_not(known) and not self._must_wait(known):
             run, failure = self._decide(known)
-        in_transaction(lambda tx: self._commit(tx, known, run, failure), using=self.using)
+        self._in_transaction(lambda tx: self._commit(tx, known, run, failure))
+
+    def _in_transaction(self, work: Callable[[Transaction], None]) -> None:
+        # Only this handler's own thread waits, and not longer than the message is its own.
+        lease = self.message.lease.total_seconds()
+        in_transaction(work, using=self.using, wait=lease, is_last=True)
 
     def _lost(self, started: Started) -> Instance:
         """Make up the row of an instance whose start is all there is of it."""
@@ -104,7 +109,7 @@ class _Turn:
 
     def _drop(self) -> None:
         """Its instance ended, and was forgotten before this came."""
-        in_transaction(self._complete, using=self.using)
+        self._in_transaction(self._complete)
         event(
             logging.WARNING,
             "instance_missing",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from time import monotonic
 
 from .. import points
+from ..exceptions import LockNotAvailable
 from . import settle, streams
 from .claim import look_ahead, new_token, take
-from .transaction import Transaction, in_transaction
+from .held import held
+from .locks import each_free, try_lock
+from .settle import Outcomes
+from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Batch,
     ClaimRequest,
@@ -30,66 +35,145 @@ def process_batch(
     failures: Sequence[Failure] = (),
     releases: Sequence[int | Release] = (),
     claim: ClaimRequest | None = None,
+    careful: bool = False,
     using: str | None = None,
 ) -> WorkBatch:
     """
     Settle what was done, give back what was not, and claim more: all of it or nothing.
 
     `token` is the lease of every report that names none itself. Reports of messages that are not
-    (or no longer) the caller's are skipped and returned as `lost`. What failed in this call is not
-    claimed by it again, what was released may be.
+    (or no longer) the caller's are skipped and returned as `lost`; those of messages that another
+    transaction has locked, or whose stream it has, as `busy`: nobody is waited for longer than a
+    moment, and with `careful` (for what was busy before) not even that. What failed in this call is
+    not claimed by it again, what was released may be.
     """
-    done = [item if item.token else item._replace(token=token) for item in completions]
-    failed = [item if item.token else replace(item, token=token) for item in failures]
-    back = [
-        Release(item, 0, token)
-        if isinstance(item, int)
-        else item
-        if item.token
-        else replace(item, token=token)
-        for item in releases
-    ]
-    reports: list[Completion | Failure | Release] = [*done, *failed, *back]
+    reports = _Reports(
+        [item if item.token else item._replace(token=token) for item in completions],
+        [item if item.token else replace(item, token=token) for item in failures],
+        [
+            Release(item, 0, token)
+            if isinstance(item, int)
+            else item
+            if item.token
+            else replace(item, token=token)
+            for item in releases
+        ],
+    )
+
     hint: Levels | None = None
-    if not reports and claim is not None and claim.limit:
+    if not len(reports) and claim is not None and claim.limit:
         hint = look_ahead(claim, using=using)
         if hint is not None:
             if not hint.due:
                 return WorkBatch(claim.token or new_token(), levels=hint)
             claim = replace(claim, levels=hint, rediscover=False)
-    ids = {report.id for report in reports}
-    named = any(not item.status for item in done)
 
     def work(tx: Transaction) -> WorkBatch:
-        if failed or back or named:
-            # All streams of this transaction at once and in order: two reports that lock the same
-            # streams in several steps could wait for each other.
-            concerned = streams.concerned([*done, *failed])
-            streams.lock(tx, {*concerned, *(item.id for item in back)})
-        outcomes = settle.completing(tx, done) if done else {}
-        if failed:
-            outcomes |= settle.failing(tx, failed, by=worker)
-        if back:
-            outcomes |= settle.releasing(tx, back)
-        if reports:
-            points.reach("batch.settled")
-        taken, started = Batch(""), monotonic()
-        if claim is not None and claim.limit:
-            waiting = [id for id, what in outcomes.items() if isinstance(what, Scheduled)]
-            taken = take(tx, claim, worker=worker, exclude=waiting)
-        lost = sorted(ids - outcomes.keys())
-        took = monotonic() - started
-        return WorkBatch(
-            taken.token,
-            taken.messages,
-            taken.dead,
-            taken.more,
-            taken.floor,
-            taken.candidates,
-            taken.levels or hint,
-            outcomes,
-            lost,
-            took,
+        outcomes = _settle(tx, reports, worker)
+        return _answer(tx, reports, outcomes, (), claim, worker, hint)
+
+    def work_carefully(tx: Transaction) -> WorkBatch:
+        outcomes, busy = _settle_free(tx, reports, worker)
+        return _answer(tx, reports, outcomes, busy, claim, worker, hint)
+
+    if not careful:
+        try:
+            return in_transaction(work, using=using, wait=SHORT_WAIT)
+        except LockNotAvailable:
+            points.reach("batch.held_up")
+    try:
+        return in_transaction(work_carefully, using=using, wait=TRY_WAIT)
+    except LockNotAvailable:
+        # Something that no report names, a counter for example.
+        return WorkBatch("", more=True, busy=sorted(reports.ids))
+
+
+@dataclass(frozen=True)
+class _Reports:
+    done: Sequence[Completion]
+    failed: Sequence[Failure]
+    back: Sequence[Release]
+
+    def __len__(self) -> int:
+        return len(self.done) + len(self.failed) + len(self.back)
+
+    def all(self) -> list[Completion | Failure | Release]:
+        return [*self.done, *self.failed, *self.back]
+
+    @property
+    def ids(self) -> set[int]:
+        return {report.id for report in self.all()}
+
+    def of(self, ids: Collection[int]) -> _Reports:
+        return _Reports(
+            [item for item in self.done if item.id in ids],
+            [item for item in self.failed if item.id in ids],
+            [item for item in self.back if item.id in ids],
         )
 
-    return in_transaction(work, using=using)
+
+def _settle(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
+    done, failed, back = reports.done, reports.failed, reports.back
+    if failed or back or any(not item.status for item in done):
+        # All streams of this transaction at once and in order: two reports that lock the same
+        # streams in several steps could wait for each other.
+        concerned = streams.concerned([*done, *failed])
+        streams.lock(tx, {*concerned, *(item.id for item in back)})
+    outcomes = settle.completing(tx, done) if done else {}
+    if failed:
+        outcomes |= settle.failing(tx, failed, by=worker)
+    if back:
+        outcomes |= settle.releasing(tx, back)
+    return outcomes
+
+
+def _settle_free(
+    tx: Transaction, reports: _Reports, worker: str
+) -> tuple[Outcomes, Collection[int]]:
+    """Settle what nobody else has locked; return also what was busy."""
+    if tx.is_sqlite or not len(reports):
+        return _settle(tx, reports, worker), ()
+    locked = try_lock(tx, held(reports.all()), alive=True)
+
+    def some(tx: Transaction, groups: Sequence[list[int]]) -> Outcomes:
+        return _settle(tx, reports.of(set(chain.from_iterable(groups))), worker)
+
+    # Their rows and streams are ours, but not what else a settle touches: the parked message it
+    # wakes, the instance it tells of a death.
+    done = each_free(tx, locked.groups(), some)
+    outcomes: Outcomes = {}
+    for part in done.results:
+        outcomes |= part
+    return outcomes, locked.busy | set(chain.from_iterable(done.busy))
+
+
+def _answer(
+    tx: Transaction,
+    reports: _Reports,
+    outcomes: Outcomes,
+    busy: Collection[int],
+    claim: ClaimRequest | None,
+    worker: str,
+    hint: Levels | None,
+) -> WorkBatch:
+    """Claim, in the transaction of the settles, and say what became of each report."""
+    if len(reports):
+        points.reach("batch.settled")
+    taken, started = Batch(""), monotonic()
+    if claim is not None and claim.limit:
+        waiting = [id for id, what in outcomes.items() if isinstance(what, Scheduled)]
+        taken = take(tx, claim, worker=worker, exclude=waiting)
+    took = monotonic() - started
+    return WorkBatch(
+        taken.token,
+        taken.messages,
+        taken.dead,
+        taken.more,
+        taken.floor,
+        taken.candidates,
+        taken.levels or hint,
+        outcomes,
+        sorted(reports.ids.difference(outcomes, busy)),
+        took,
+        sorted(busy),
+    )

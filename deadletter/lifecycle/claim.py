@@ -17,6 +17,7 @@ from ..models import Queue
 from ..status import FailureReason, Status
 from . import levels, streams
 from .counting import Subject
+from .locks import each_free
 from .quarantine import Death, quarantine
 from .transaction import Stream, Transaction, in_transaction
 from .values import Batch, Claimed, ClaimRequest, Floor, Level, Levels
@@ -303,8 +304,15 @@ class _Taking:
         if parked:
             points.reach("claim.parked")
         if deaths:
-            self.dead += quarantine(self.tx, deaths, by=self.worker)
+            self._quarantine(deaths)
         return unneeded
+
+    def _quarantine(self, deaths: Sequence[Death]) -> None:
+        """Let them die, but wait for nobody: what is in use elsewhere stays due for a later one."""
+        done = each_free(self.tx, deaths, lambda tx, some: quarantine(tx, some, by=self.worker))
+        for dead in done.results:
+            self.dead += dead
+        self.passed.update(death.id for death in done.busy)
 
     def _is_dead(self, verdict: str, name: str, attempts: int) -> bool:
         """Judge by the handler's own number where it has one."""

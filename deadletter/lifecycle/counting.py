@@ -92,6 +92,14 @@ class Counts:
                 row["seconds"] = row.get("seconds", 0.0) + sum(times)
                 row["longest"] = max(row.get("longest", 0.0), *times)
 
+    def absorb(self, other: Counts) -> None:
+        """Add what a part of the transaction did."""
+        for subject, sums in other._rows.items():
+            row = self._rows.setdefault(subject, {})
+            for what, value in sums.items():
+                is_peak = what == "longest"
+                row[what] = max(row.get(what, 0), value) if is_peak else row.get(what, 0) + value
+
     def write(self, connection: BaseDatabaseWrapper, now: datetime | None) -> None:
         """Add this to the rows of the minute, and forget it."""
         by = writer(connection)

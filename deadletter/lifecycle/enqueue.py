@@ -20,7 +20,7 @@ from ..payload import accept
 from .counting import writer
 from .notify import notify_after_commit
 from .storing import Storing, announce_sent, store_one
-from .transaction import Transaction, in_transaction
+from .transaction import UNLIMITED, Transaction, in_transaction
 
 _NOTHING = timedelta(0)
 _MESSAGE = Kind.MESSAGE.value
@@ -107,7 +107,7 @@ def send_many(
             notify_after_commit(alias)
         return ids
 
-    return in_transaction(work, using=alias)
+    return in_transaction(work, using=alias, wait=UNLIMITED)
 
 
 asend = sync_to_async(send)

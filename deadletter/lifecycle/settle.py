@@ -13,16 +13,17 @@ from .. import points, sql
 from ..backoff import Backoff
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
-from ..exceptions import LeaseLost
+from ..exceptions import LeaseLost, LockNotAvailable
 from ..failures import HISTORY_LIMIT, printable
 from ..status import FailureReason, Status
 from . import streams
 from .counting import Subject
 from .finish import finish
 from .held import held, held_under
+from .locks import each_free, try_lock
 from .noting import announce_failed, count_failure
 from .quarantine import Death, quarantine
-from .transaction import Transaction, in_transaction
+from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Completed,
     Completion,
@@ -56,9 +57,29 @@ def complete(
 
     `seconds` is how long each took, for the counters.
     Raises: LeaseLost naming the ids that are not the caller's; the others are finished.
+    LockNotAvailable when another transaction keeps a row or a stream locked; none is finished.
+    So do all verbs here; `process_batch` settles the others and names the busy ones instead.
     """
     wanted = [Completion(id, status, token, seconds) for id in ids]
     return _settled(wanted, lambda tx: completing(tx, wanted), using)
+
+
+def complete_last(
+    token: str, id: int, *, seconds: float, wait: Duration, using: str | None = None
+) -> None:
+    """
+    Finish one message as the last thing in the caller's transaction.
+
+    Waits for a locked row or stream up to `wait`, which is its lease: after that the message is
+    not the caller's any more. Raises: LeaseLost, LockNotAvailable.
+    """
+    wanted = [Completion(id, Status.PUBLISHED, token, seconds)]
+    limit = as_timedelta(wait, field="wait").total_seconds()
+    outcomes = in_transaction(
+        lambda tx: completing(tx, wanted), using=using, wait=limit, is_last=True
+    )
+    if id not in outcomes:
+        raise LeaseLost([id])
 
 
 def fail(
@@ -230,6 +251,53 @@ def renewing(tx: Transaction, tokens: Tokens, *, lease: Duration | None) -> list
     rows = tx.run("renew", **held_under(tokens)._asdict(), lease=until)
     points.reach("renew.extended")
     return sorted(tokens.keys() - {row[0] for row in rows})
+
+
+def renewing_free(
+    tx: Transaction, tokens: Tokens, *, lease: Duration | None
+) -> tuple[list[int], list[int]]:
+    """Extend leases, waiting for nobody; return the ids that are lost, and those that are busy."""
+    if tx.is_sqlite or not tokens:
+        return renewing(tx, tokens, lease=lease), []
+    until = None if lease is None else as_timedelta(lease, field="lease")
+    holding = held_under(tokens)._asdict()
+    rows = tx.run("renew_free", **holding, lease=until)
+    points.reach("renew.extended")
+    missing = tokens.keys() - {row[0] for row in rows}
+    if not missing:
+        return [], []
+    busy = {id for id, live in tx.run("read_held", **holding) if live and id in missing}
+    return sorted(missing - busy), sorted(busy)
+
+
+def give_back(tokens: Tokens, *, using: str | None = None) -> tuple[int, dict[int, str]]:
+    """
+    Give messages back that were never started, whether their leases are over or not.
+
+    Release and refund have opposite guards on one `now`: one of them takes the attempt off, unless
+    somebody else has claimed the message since. Returns how many were given back, and which could
+    not be because another transaction has locked them.
+    """
+
+    def some(tx: Transaction, ids: Collection[int]) -> int:
+        mine = {id: tokens[id] for id in ids}
+        streams.lock(tx, mine)
+        released = releasing(tx, [Release(id, 0, token) for id, token in mine.items()])
+        return len(released) + len(refunding(tx, mine))
+
+    def work_carefully(tx: Transaction) -> tuple[int, dict[int, str]]:
+        locked = try_lock(tx, held_under(tokens), alive=False)
+        done = each_free(tx, sorted(locked.free), some)
+        return sum(done.results), {id: tokens[id] for id in {*locked.busy, *done.busy}}
+
+    try:
+        return in_transaction(lambda tx: some(tx, tokens), using=using, wait=SHORT_WAIT), {}
+    except LockNotAvailable:
+        pass
+    try:
+        return in_transaction(work_carefully, using=using, wait=TRY_WAIT)
+    except LockNotAvailable:
+        return 0, dict(tokens)
 
 
 def refunding(tx: Transaction, tokens: Tokens) -> list[int]:

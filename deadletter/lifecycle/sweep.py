@@ -7,14 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError
+from django.db.transaction import atomic
+
 from ..conf import get_settings
+from ..exceptions import LockNotAvailable
 from ..logs import event
-from ..models import Span
+from ..models import Queue, Span
 from ..status import FailureReason
-from . import forgetting, outcomes, streams, stuck
+from . import forgetting, locks, outcomes, streams, stuck
 from .counting import Subject
+from .policies import wake_released
 from .quarantine import Death, quarantine
-from .transaction import Transaction, in_transaction
+from .transaction import SHORT_WAIT, Transaction, in_transaction
 
 #: Rows per transaction, so that a sweep never holds locks for long.
 CHUNK = 500
@@ -42,11 +48,17 @@ class Sweep:
 
 
 def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
-    """Quarantine what expired, remove what is old, repair stranded streams, mark the stuck."""
+    """
+    Quarantine what expired, remove what is old, repair stranded streams, mark the stuck.
+
+    Waits for nobody: what another transaction has locked is left to the next sweep.
+    """
+    _try(wake_released, using)
+    _try(_adopt, using)
     return Sweep(
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
         forgotten=_until_nothing_is_left(_forget, using),
-        repaired=in_transaction(_repair, using=using),
+        repaired=_try(_repair, using),
         followed=_until_nothing_is_left(lambda tx: outcomes.close(tx, limit=CHUNK), using),
         instances=_until_nothing_is_left(forgetting.forget_ended, using),
         stuck=stuck.mark_stuck(using=using),
@@ -56,20 +68,56 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
 
 def _until_nothing_is_left(step: Callable[[Transaction], int], using: str | None) -> int:
     total = 0
-    while count := in_transaction(step, using=using):
+    while count := _try(step, using):
         total += count
     return total
+
+
+def _try(step: Callable[[Transaction], int], using: str | None) -> int:
+    """Do one step; one that somebody is in the way of is left to the next sweep."""
+    try:
+        return in_transaction(step, using=using, wait=SHORT_WAIT)
+    except LockNotAvailable:
+        return 0
 
 
 def _expire(tx: Transaction, by: str) -> int:
     ids = [row[0] for row in tx.run("read_expired", limit=CHUNK)]
     if not ids:
         return 0
-    streams.lock(tx, ids)
+    # Only what can be had: a stream that somebody else holds is left to the next sweep.
+    wanted = set(ids) - set(locks.try_streams(tx, ids))
     # Read again under the locks: somebody may have claimed one in between.
-    still = [row[0] for row in tx.run("read_expired", limit=CHUNK) if row[0] in set(ids)]
+    still = [row[0] for row in tx.run("read_expired", limit=CHUNK) if row[0] in wanted]
     deaths = [Death(id, FailureReason.EXPIRED, "expired before it was handled") for id in still]
-    return len(quarantine(tx, deaths, by=by)) if deaths else 0
+    done = locks.each_free(tx, deaths, lambda tx, some: quarantine(tx, some, by=by))
+    return sum(len(dead) for dead in done.results)
+
+
+def _adopt(tx: Transaction) -> int:
+    """
+    Give messages whose queue is gone a paused queue under its id, where people see them.
+
+    A queue is deleted only when it is empty, see models/queue.py; this is for a process that died
+    before it could look again, and for rows that were deleted by hand.
+    """
+    gone = [row[0] for row in tx.run("read_orphans")]
+    for id in gone:
+        name = f"recovered-{id}"
+        try:
+            with atomic(using=tx.using):
+                Queue(id=id, name=name, paused=True).save(using=tx.using, force_insert=True)
+        except (IntegrityError, ValidationError):
+            continue  # another sweep was faster
+        event(
+            logging.ERROR,
+            "queue_recovered",
+            "messages of queue {queue_id}, which is gone, were found: they are in queue {queue}, "
+            "which is paused. Resume it, or remove them",
+            queue_id=id,
+            queue=name,
+        )
+    return 0
 
 
 def _forget(tx: Transaction) -> int:
@@ -109,9 +157,9 @@ def _repair(tx: Transaction) -> int:
     stranded = [(row[0], row[1]) for row in tx.run("read_stranded")]
     if not stranded:
         return 0
-    tx.run_for(stranded, "lock_named_streams")
+    ours = locks.try_named(tx, stranded)
     # Judge again under the locks: a settle that was under way has woken its stream by now.
-    still = {(row[0], row[1]) for row in tx.run("read_stranded")} & set(stranded)
+    still = {(row[0], row[1]) for row in tx.run("read_stranded")} & ours
     woken = streams.wake(tx, still)
     for queue_id, stream in sorted(still):
         event(

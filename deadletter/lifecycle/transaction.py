@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 
 from django.db import (
@@ -21,6 +23,7 @@ from django.db import (
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, points, sql
+from ..exceptions import LockNotAvailable
 from ..models import Message
 from ..sql import kept
 from .counting import Counts
@@ -35,6 +38,18 @@ _IDLE, _TUPLES = 0, 2
 TRIES = 8
 #: SQLSTATE of serialization failure and deadlock: the whole transaction was undone, repeat it.
 _PASSING = {"40001", "40P01"}
+
+#: Seconds a verb waits for a row or a stream that another transaction holds, before it raises.
+LOCK_WAIT = 5.0
+#: Seconds the worker's transactions wait: enough for somebody who is about to commit.
+SHORT_WAIT = 0.1
+#: Seconds where waiting is no use: whoever is in the way is known to stay.
+TRY_WAIT = 0.01
+#: As long as the role, the database or the caller's transaction says: for those who send.
+UNLIMITED = math.inf
+#: SQLSTATE of a lock that lock_timeout gave up on, and of a statement that was cancelled, which is
+#: what a statement_timeout below ours makes of the same wait.
+_LOCKED, _CANCELLED = "55P03", "57014"
 
 
 #: Every statement of the queue finds its rows by an index and in the order of that index. Right
@@ -65,6 +80,8 @@ class Transaction:
     #: Nobody else's work is in it, so that it may be repeated.
     is_own: bool = False
     counts: Counts = field(default_factory=Counts)
+    #: Seconds a statement waits for a lock.
+    wait: float = LOCK_WAIT
 
     @property
     def using(self) -> str:
@@ -97,13 +114,72 @@ class Transaction:
     def after_commit(self, call: Callable[[], object]) -> None:
         transaction.on_commit(call, using=self.using, robust=True)
 
+    def undo_unless(self, work: Callable[[], T], is_done: Callable[[T], bool]) -> T:
+        """
+        Do work that only looks, and locks, where it then refuses to act.
 
-def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None) -> T:
+        Inside a caller's transaction, which may stay open for long, such locks are given up again.
+        """
+        if self.is_own or self.is_sqlite:
+            return work()
+        try:
+            with transaction.atomic(using=self.using):
+                result = work()
+                if not is_done(result):
+                    raise _Undone(result)
+        except _Undone as undone:
+            return undone.result  # type: ignore[no-any-return]
+        return result
+
+    def attempt(self, work: Callable[[Transaction], T]) -> T:
+        """
+        Do a part of the work in a savepoint, waiting for nobody.
+
+        Raises: LockNotAvailable when somebody is in the way; then nothing of the part remains,
+        neither its changes nor the locks it took.
+        """
+        if self.is_sqlite:
+            return work(self)
+        part = replace(self, counts=Counts(), wait=min(self.wait, TRY_WAIT))
+        try:
+            with transaction.atomic(using=self.using):
+                before = _bound(self.connection, part.wait) if part.wait < self.wait else {}
+                result = work(part)
+                if before:
+                    # A savepoint that is kept keeps the setting as well.
+                    configure(self.connection, before)
+        except OperationalError as error:
+            if _is_locked(error, self.wait):
+                raise LockNotAvailable from error
+            raise
+        self.counts.absorb(part.counts)
+        return result
+
+
+class _Undone(Exception):
+    """Rolls back to a savepoint with a result to keep."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+def in_transaction(
+    work: Callable[[Transaction], T],
+    *,
+    using: str | None = None,
+    wait: float = LOCK_WAIT,
+    is_last: bool = False,
+) -> T:
     """
     Do the work in one transaction, or inside the caller's when there is one.
 
     A deadlock, a serialization failure or a locked SQLite file undid all of it, so it is repeated,
     but only when the transaction is ours alone: somebody else's work must not be done twice.
+    No statement waits longer than `wait` seconds for a lock, whatever lock_timeout the role or the
+    database has; a caller's transaction has its own setting back afterwards, unless
+    this is the last thing done in it.
+    Raises: LockNotAvailable; nothing was changed, and no lock is left behind.
     """
     alias = using or router.db_for_write(Message)
     connection = connections[alias]
@@ -111,19 +187,24 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
     for left in reversed(range(TRIES)):
         try:
             with transaction.atomic(using=alias):
-                before = _prepare(connection, nested=nested)
+                before = _prepare(connection, wait, nested=nested)
                 moment = clock.transaction_time(connection, nested=nested)
-                tx = Transaction(connection, moment, is_own=not nested)
+                tx = Transaction(connection, moment, is_own=not nested, wait=wait)
                 if points.is_watched() and not nested:
                     # First in line: before anybody else is told of the commit.
                     tx.after_commit(lambda: points.reach("transaction.committed"))
                 result = work(tx)
                 tx.counts.write(connection, moment)
                 points.reach("transaction.committing")
-                if before:
+                if before and not is_last:
                     configure(connection, before)
                 return result
+        except LockNotAvailable:
+            raise
         except (OperationalError, NotSupportedError, ProgrammingError) as error:
+            if _is_locked(error, wait):
+                who = holders(connection, wait) if wait > SHORT_WAIT else ()
+                raise LockNotAvailable(who, waited=wait) from error
             if nested or not left or not _passes(error):
                 raise
             if kept.is_stale(error.__cause__):
@@ -133,27 +214,115 @@ def in_transaction(work: Callable[[Transaction], T], *, using: str | None = None
     raise AssertionError("unreachable")
 
 
-def _prepare(connection: BaseDatabaseWrapper, *, nested: bool) -> dict[str, str]:
+def _prepare(connection: BaseDatabaseWrapper, wait: float, *, nested: bool) -> dict[str, str]:
     """
     Make the transaction that has just begun fit for the queue.
 
     Returns the settings that a caller's transaction must get back. When the work fails, they come
     back by themselves with the savepoint.
     """
-    if nested:
-        return {} if connection.vendor == "sqlite" else configure(connection, _PLANNER)
     if connection.vendor == "sqlite":
-        begin_writing(connection)
-    else:
-        plan_by_index(connection)
-    return {}
+        if not nested:
+            begin_writing(connection)
+        return {}
+    if not nested:
+        plan_by_index(connection, wait)
+        return {}
+    if wait == UNLIMITED:
+        return {}
+    return configure(connection, {**_PLANNER, "lock_timeout": _milliseconds(wait)})
 
 
-def plan_by_index(connection: BaseDatabaseWrapper) -> None:
-    """Close all ways but the indexes to PostgreSQL's planner until the transaction ends."""
-    if not _begin_with(connection.connection, _BY_INDEX):
+def plan_by_index(connection: BaseDatabaseWrapper, wait: float = UNLIMITED) -> None:
+    """
+    Close all ways but the indexes to PostgreSQL's planner until the transaction ends.
+
+    No statement of it waits longer than `wait` seconds for a lock.
+    """
+    statement = _BY_INDEX if wait == UNLIMITED else _by_index_within(wait)
+    if not _begin_with(connection.connection, statement):
         with connection.cursor() as cursor:
-            cursor.execute(_BY_INDEX)
+            cursor.execute(statement)
+
+
+@contextmanager
+def bounded(using: str, wait: float = LOCK_WAIT) -> Iterator[None]:
+    """Let the statements of a block, which are one transaction, wait so long for a lock at most."""
+    connection = connections[using]
+    with transaction.atomic(using=using):
+        before = _bound(connection, wait)
+        yield
+        if before:
+            configure(connection, before)
+
+
+@cache
+def _by_index_within(wait: float) -> str:
+    return f"{_BY_INDEX}, set_config('lock_timeout', '{_milliseconds(wait)}', true)"
+
+
+def _bound(connection: BaseDatabaseWrapper, wait: float) -> dict[str, str]:
+    """Bound the waits of this transaction or savepoint; return the setting that was in force."""
+    if connection.vendor == "sqlite":
+        return {}
+    return configure(connection, {"lock_timeout": _milliseconds(wait)})
+
+
+def _milliseconds(wait: float) -> str:
+    # 0 would mean no limit.
+    return str(max(1, round(wait * 1000)))
+
+
+def _is_locked(error: Exception, wait: float) -> bool:
+    """True if the error says that a lock was waited for in vain."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    if wait == UNLIMITED:
+        return False  # a limit of somebody else's: they get the error they know
+    # An operator's verb that somebody cancels is just that; the worker's own are never long.
+    return state == _LOCKED or (state == _CANCELLED and wait <= SHORT_WAIT)
+
+
+def holders(connection: BaseDatabaseWrapper, waited: float = 0.0) -> list[str]:
+    """
+    Describe the transactions that may hold what was waited for so many seconds.
+
+    A wait that is over leaves no trace of whom it was for: these are the transactions of others,
+    at least that old, that have written to or locked rows of the queue's tables or hold an
+    advisory lock. The oldest first, three at most. No query texts: they contain values.
+    """
+    if connection.vendor != "postgresql":
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(_HOLDERS, {"waited": waited})
+        return [_holder(*row) for row in cursor.fetchall()]
+
+
+_HOLDERS = r"""
+SELECT a.pid, a.application_name, a.usename, a.state,
+       extract(epoch FROM clock_timestamp() - a.xact_start)::float8
+  FROM pg_stat_activity a
+ WHERE a.pid <> pg_backend_pid() AND a.datname = current_database()
+       -- of other roles' sessions this may be hidden
+   AND COALESCE(a.xact_start, '-infinity')
+       <= clock_timestamp() - %(waited)s * interval '1 second'
+   AND EXISTS (
+       SELECT 1 FROM pg_locks l
+        WHERE l.pid = a.pid AND l.granted
+          AND (l.locktype = 'advisory'
+               OR (l.locktype = 'relation' AND l.mode <> 'AccessShareLock'
+                   AND l.relation IN (SELECT c.oid FROM pg_class c
+                                       WHERE c.relkind = 'r' AND c.relname LIKE 'deadletter\_%%'))))
+ ORDER BY a.xact_start NULLS LAST, a.pid
+ LIMIT 3
+"""
+
+
+def _holder(pid: int, application: str, user: str, state: str | None, age: float | None) -> str:
+    since = "" if age is None else f" for {age:.0f} s"
+    return (
+        f"pid {pid} (application {application or 'unnamed'!r}, user {user or '?'}, "
+        f"{state or 'state hidden'}, in its transaction{since})"
+    )
 
 
 def configure(connection: BaseDatabaseWrapper, values: Mapping[str, str]) -> dict[str, str]:

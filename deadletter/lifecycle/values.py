@@ -259,6 +259,9 @@ class WorkBatch(Batch):
     lost: Sequence[int] = ()
     #: How much of the transaction was the claim.
     claim_seconds: float = 0.0
+    #: Reports that were not applied: another transaction holds the row, or something of its
+    #: stream. The messages are still the caller's; report them again.
+    busy: Sequence[int] = ()
 
     @property
     def poisoned(self) -> list[int]:

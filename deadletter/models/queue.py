@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from time import monotonic, sleep
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import connections, models, router, transaction
 from django.db.models.signals import pre_delete
-from django.dispatch import receiver
+from django.dispatch import Signal, receiver
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..backoff import Backoff
 from ..conf import NAME
 from .fields import SecondsField
+
+#: An edit has changed the stream policies of queues: sent in its transaction, with `using` and the
+#: `ids` of the queues. The lifecycle wakes what the edit frees.
+stream_policy_changed = Signal()
 
 
 class OnPoison(models.TextChoices):
@@ -28,6 +33,21 @@ class StreamPolicy(models.TextChoices):
     STRICT = "strict", _("strict: followers wait for the retry")
     RELEASE = "release", _("release: followers go on at once")
     HALT = "halt", _("halt: as strict, and poison stops the stream")
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    """An update of many rows frees streams as `Queue.save` does."""
+
+    def update(self, **values: Any) -> int:
+        if "stream_policy" not in values:
+            return super().update(**values)
+        with transaction.atomic(using=self.db):
+            before = dict(
+                self.select_for_update().order_by("pk").values_list("pk", "stream_policy")
+            )
+            changed = super().update(**values)
+            _tell_of_policies(before, self.db)
+        return changed
 
 
 class Queue(models.Model):
@@ -97,6 +117,8 @@ class Queue(models.Model):
     )
     paused = models.BooleanField(_("paused"), default=False)
 
+    objects = QueueQuerySet.as_manager()
+
     class Meta:
         db_table = "deadletter_queue"
         verbose_name = _("queue")
@@ -122,10 +144,13 @@ class Queue(models.Model):
         self._state.db = using
         with transaction.atomic(using=using):
             # Two queues naming each other at the same moment must see each other.
-            list(type(self).objects.using(using).select_for_update().order_by("id").values("id"))
+            every = type(self).objects.using(using).select_for_update().order_by("id")
+            before = dict(every.values_list("id", "stream_policy"))
             self.full_clean(validate_unique=False, validate_constraints=False)
             self._refuse_a_second_of_that_name(using)
             super().save(*args, **kwargs)
+            if self.pk in before:
+                _tell_of_policies({self.pk: before[self.pk]}, using)
 
     def clean(self) -> None:
         super().clean()
@@ -187,6 +212,15 @@ class Queue(models.Model):
         return self._state.db or router.db_for_write(Queue)
 
 
+def _tell_of_policies(before: dict[int, str], using: str) -> None:
+    """Say which of these queues have another stream policy now."""
+    # Read again: a save may have been of other fields only.
+    now = dict(Queue.objects.using(using).filter(pk__in=before).values_list("pk", "stream_policy"))
+    ids = [pk for pk, policy in before.items() if now.get(pk, policy) != policy]
+    if ids:
+        stream_policy_changed.send(Queue, ids=ids, using=using)
+
+
 def _duration(value: Any) -> timedelta | None:
     return value if isinstance(value, timedelta) else None
 
@@ -194,19 +228,103 @@ def _duration(value: Any) -> timedelta | None:
 @receiver(pre_delete, sender=Queue)
 def refuse_to_orphan(instance: Queue, using: str, **kwargs: Any) -> None:
     """
-    Look for messages once more, with senders kept out.
+    Refuse to delete a queue that has messages, or may get some from a transaction that is open.
 
-    There is no foreign key in the database to do it: a message sent at this very moment would be
-    left in a queue that no claim looks into.
+    There is no foreign key in the database to do it, and the message table is never locked. Who
+    sends has locked it as every INSERT does, before the queue is looked up. So: wait a moment for
+    the transactions that have; look for messages; delete; and when that is committed, and nobody
+    finds the queue any more, wait and look again. If a message came in between, the queue is put
+    back as it was.
     """
     connection = connections[using]
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("LOCK TABLE deadletter_message IN SHARE MODE")
-    left = instance.messages.using(using).only("pk")[:1]
+    is_guarded = connection.vendor == "postgresql"
+    if is_guarded and (senders := wait_for_senders(connection)):
+        raise _in_use(instance, senders)
+    _refuse_messages(instance, using)
+    if is_guarded:
+        # A copy: whoever deletes the object clears its id.
+        row = {field.attname: getattr(instance, field.attname) for field in Queue._meta.fields}
+        transaction.on_commit(lambda: _look_again(Queue(**row), using), using=using)
+
+
+#: Seconds that a deletion waits for transactions that may be sending.
+SENDERS_WAIT = 2.0
+
+
+def wait_for_senders(connection: Any, wait: float | None = None) -> list[str]:
+    """
+    Wait for the transactions that may have sent something by now; describe those still open.
+
+    Only those open at the beginning: who starts later has seen what this transaction has committed.
+    Nothing is locked: the lock table of the server is read.
+    """
+    first = _senders(connection)
+    left = first
+    end = monotonic() + (SENDERS_WAIT if wait is None else wait)
+    while left and monotonic() < end:
+        sleep(0.02)
+        now = _senders(connection)
+        left = {key: text for key, text in now.items() if key in first}
+    return list(left.values())
+
+
+_SENDERS = """
+SELECT l.virtualtransaction, a.pid, a.application_name,
+       extract(epoch FROM clock_timestamp() - a.xact_start)::float8
+  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'relation' AND l.relation = 'deadletter_message'::regclass
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND l.mode = 'RowExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
+ ORDER BY a.xact_start NULLS LAST
+"""
+
+
+def _senders(connection: Any) -> dict[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute(_SENDERS)
+        return {
+            key: f"a transaction of {age or 0:.0f} s by pid {pid} ({application or 'unnamed'})"
+            for key, pid, application, age in cursor.fetchall()
+        }
+
+
+def _refuse_messages(queue: Queue, using: str) -> None:
+    left = queue.messages.using(using).only("pk")[:1]
     if left:
         raise models.ProtectedError(
             gettext("Queue %(name)s still has messages; let them be handled, or remove them first.")
-            % {"name": instance.name},
+            % {"name": queue.name},
             set(left),
         )
+
+
+def _in_use(queue: Queue, senders: list[str]) -> models.ProtectedError:
+    return models.ProtectedError(
+        gettext("Queue %(name)s is in use: %(senders)s may still be sending. Try again later.")
+        % {"name": queue.name, "senders": "; ".join(senders[:3])},
+        {queue},
+    )
+
+
+def _look_again(queue: Queue, using: str) -> None:
+    """The deletion is committed: see that nobody was sending, or put the queue back."""
+    senders = wait_for_senders(connections[using])
+    try:
+        _refuse_messages(queue, using)
+    except models.ProtectedError:
+        put_back(queue, using)
+        raise
+    if senders:
+        put_back(queue, using)
+        raise _in_use(queue, senders)
+
+
+def put_back(queue: Queue, using: str) -> None:
+    """Store a queue again under its own id; under another name if its own is taken by now."""
+    rows = Queue.objects.using(using)
+    with transaction.atomic(using=using):
+        if rows.filter(name=queue.name).exclude(pk=queue.pk).exists():
+            queue.name = f"{queue.name[:150]}-{queue.pk}"
+        # A sweep may have found the messages first, and made a queue for them.
+        is_there = rows.filter(pk=queue.pk).exists()
+        queue.save_base(using=using, force_insert=not is_there, force_update=is_there)

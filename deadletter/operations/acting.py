@@ -65,7 +65,9 @@ def step(
     An act that touched nothing leaves no entry: there is nothing to prove. `missing` were found
     missing before there was one.
     """
-    verdicts, records = verb(tx, ids, start)
+    verdicts, records = tx.undo_unless(
+        lambda: verb(tx, ids, start), lambda result: bool(result[0].done)
+    )
     if entry is not None:
         missing = 0
     elif verdicts.done or verdicts.refused:

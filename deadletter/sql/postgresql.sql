@@ -388,6 +388,39 @@ SELECT pg_advisory_xact_lock(key)
          WHERE id = ANY(%(ids)s::bigint[])
          ORDER BY key) AS ordered;
 
+-- try_streams --
+-- Take the locks of the streams these messages belong to, as far as nobody else holds them. Says for each message whether its
+-- stream is ours now.
+WITH found AS MATERIALIZED (
+    SELECT id, queue_id, stream FROM deadletter_message
+     WHERE id = ANY(%(ids)s::bigint[]) AND stream IS NOT NULL
+), tried AS MATERIALIZED (
+    SELECT queue_id, stream, pg_try_advisory_xact_lock(hashtextextended(stream, queue_id)) AS got
+      FROM (SELECT DISTINCT queue_id, stream FROM found) AS s
+)
+SELECT f.id, f.queue_id, f.stream, t.got
+  FROM found f JOIN tried t ON t.queue_id = f.queue_id AND t.stream = f.stream;
+
+-- try_rows --
+-- Lock the messages that were claimed under these tokens, as far as nobody else has locked them.
+SELECT m.id FROM deadletter_message m
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+ ORDER BY m.id
+   FOR UPDATE SKIP LOCKED;
+
+-- read_held --
+-- Which messages have still the lease of these tokens, locked or not? And is it over?
+SELECT m.id, COALESCE(m.available_at, '-infinity') > %(now)s FROM deadletter_message m
+ WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[]);
+
+-- try_named_streams --
+-- Take the locks of these streams, as far as nobody else holds them; returns those that are ours now.
+SELECT queue_id, stream
+  FROM (SELECT queue_id, stream,
+               pg_try_advisory_xact_lock(hashtextextended(stream, queue_id)) AS got
+          FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)) AS tried
+ WHERE got;
+
 -- lock_streams_of_poison --
 -- Wait for the locks of the streams these poison records came from, by key. A record of an instance may have told it and all
 -- above it: their streams as well.
@@ -471,6 +504,21 @@ UPDATE deadletter_message m
    AND COALESCE(m.available_at, '-infinity') > %(now)s AND q.id = m.queue_id
 RETURNING m.id;
 
+-- renew_free --
+-- As renew, for the rows that nobody else has locked: a renewal waits for nobody, or all leases would end together.
+WITH mine AS MATERIALIZED (
+    SELECT m.ctid AS spot, m.queue_id FROM deadletter_message m
+     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+       AND COALESCE(m.available_at, '-infinity') > %(now)s
+     ORDER BY m.id
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE deadletter_message m
+   SET available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
+  FROM mine JOIN deadletter_queue q ON q.id = mine.queue_id
+ WHERE m.ctid = mine.spot
+RETURNING m.id;
+
 -- wake --
 -- Make the first parked message of each stream due again, unless something in front of it still holds the stream. One due
 -- message is enough: the next claim reads the run from the head. Messages released by name pass what waits or died.
@@ -506,6 +554,43 @@ UPDATE deadletter_message
                        SELECT 1 FROM deadletter_poison halt
                         WHERE halt.halts AND halt.queue = q.name AND halt.stream = s.stream
                           AND halt.message_id < p.id)))))
+RETURNING id;
+
+-- wake_queue --
+-- Under release: make the first parked message due in each stream of a queue whose head only waits for its retry. Waits for
+-- nobody; one index probe a stream.
+WITH RECURSIVE parked AS (
+    (SELECT stream, id FROM deadletter_message
+      WHERE queue_id = %(queue_id)s AND available_at IS NULL ORDER BY queue_id, stream, id LIMIT 1)
+    UNION ALL
+    SELECT n.stream, n.id
+      FROM parked p
+     CROSS JOIN LATERAL (
+           SELECT stream, id FROM deadletter_message
+            WHERE queue_id = %(queue_id)s AND available_at IS NULL AND stream > p.stream
+            ORDER BY queue_id, stream, id LIMIT 1) AS n
+), free AS MATERIALIZED (
+    SELECT m.id FROM deadletter_message m
+     WHERE m.id = ANY(ARRAY(
+           SELECT p.id
+             FROM parked p
+            CROSS JOIN LATERAL (
+                  SELECT available_at, lease_token FROM deadletter_message
+                   WHERE queue_id = %(queue_id)s AND stream = p.stream
+                   ORDER BY queue_id, stream, id LIMIT 1) AS head
+            WHERE head.available_at > %(now)s AND head.lease_token IS NULL
+              AND NOT EXISTS (
+                  SELECT 1 FROM deadletter_poison halt
+                   WHERE halt.halts AND halt.queue = %(queue)s AND halt.stream = p.stream
+                     AND halt.message_id < p.id)))
+           -- still parked; not "IS NULL", which would offer the index of all that is parked
+       AND COALESCE(m.available_at, 'infinity') = 'infinity'
+     ORDER BY m.id
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE deadletter_message
+   SET available_at = %(now)s
+ WHERE id = ANY(ARRAY(SELECT id FROM free))
 RETURNING id;
 
 -- read_dying --
@@ -600,10 +685,35 @@ DELETE FROM deadletter_poison
         CROSS JOIN LATERAL (
               SELECT id FROM deadletter_poison
                WHERE queue = q.name AND poisoned_at <= %(now)s - q.poison_retention AND NOT halts
-               ORDER BY poisoned_at LIMIT %(limit)s) AS p
+               ORDER BY poisoned_at LIMIT %(limit)s
+                 FOR UPDATE SKIP LOCKED) AS p
         WHERE q.poison_retention IS NOT NULL
         LIMIT %(limit)s))
 RETURNING id, queue, name, kind;
+
+-- read_orphans --
+-- Find queues that are gone and still have messages: one index probe a queue. There should be none.
+WITH RECURSIVE awake(queue_id) AS (
+    (SELECT queue_id FROM deadletter_message
+      WHERE available_at IS NOT NULL ORDER BY queue_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.queue_id FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id > f.queue_id
+             ORDER BY m.queue_id LIMIT 1)
+      FROM awake f WHERE f.queue_id IS NOT NULL
+), parked(queue_id) AS (
+    (SELECT queue_id FROM deadletter_message
+      WHERE available_at IS NULL ORDER BY queue_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.queue_id FROM deadletter_message m
+             WHERE m.available_at IS NULL AND m.queue_id > f.queue_id
+             ORDER BY m.queue_id LIMIT 1)
+      FROM parked f WHERE f.queue_id IS NOT NULL
+)
+SELECT f.queue_id
+  FROM (SELECT queue_id FROM awake UNION SELECT queue_id FROM parked) AS f
+ WHERE f.queue_id IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM deadletter_queue q WHERE q.id = f.queue_id);
 
 -- read_stranded --
 -- Find streams that have parked messages, nothing due, waiting or leased, and no halt. There should be none.

@@ -310,6 +310,35 @@ UPDATE deadletter_message
                           AND halt.message_id < p.id))))
 RETURNING id;
 
+-- wake_queue --
+WITH RECURSIVE parked(stream, id) AS (
+    SELECT stream, id FROM (
+           SELECT stream, id FROM deadletter_message
+            WHERE queue_id = %(queue_id)s AND available_at IS NULL ORDER BY stream, id LIMIT 1)
+    UNION ALL
+    SELECT n.stream, n.id
+      FROM parked p
+      JOIN deadletter_message n
+        ON n.id = (SELECT id FROM deadletter_message
+                    WHERE available_at IS NULL AND queue_id = %(queue_id)s AND stream > p.stream
+                    ORDER BY stream, id LIMIT 1)
+)
+UPDATE deadletter_message
+   SET available_at = %(now)s
+ WHERE id IN (
+       SELECT p.id
+         FROM parked p
+         JOIN deadletter_message head
+           ON head.id = (SELECT id FROM deadletter_message
+                          WHERE queue_id = %(queue_id)s AND stream = p.stream
+                          ORDER BY id LIMIT 1)
+        WHERE head.available_at > %(now)s AND head.lease_token IS NULL
+          AND NOT EXISTS (
+              SELECT 1 FROM deadletter_poison halt
+               WHERE halt.halts AND halt.halts = 1 AND halt.queue = %(queue)s
+                 AND halt.stream = p.stream AND halt.message_id < p.id))
+RETURNING id;
+
 -- read_dying --
 SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error,
        json_extract(m.history, '$[#-1].exception'), json_extract(m.history, '$[#-1].frame'),
@@ -398,6 +427,29 @@ DELETE FROM deadletter_poison
         ORDER BY q.id, p.poisoned_at
         LIMIT %(limit)s)
 RETURNING id, queue, name, kind;
+
+-- read_orphans --
+WITH RECURSIVE awake(queue_id) AS (
+    SELECT * FROM (SELECT queue_id FROM deadletter_message
+                    WHERE available_at IS NOT NULL ORDER BY queue_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.queue_id FROM deadletter_message m
+             WHERE m.available_at IS NOT NULL AND m.queue_id > f.queue_id
+             ORDER BY m.queue_id LIMIT 1)
+      FROM awake f WHERE f.queue_id IS NOT NULL
+), parked(queue_id) AS (
+    SELECT * FROM (SELECT queue_id FROM deadletter_message
+                    WHERE available_at IS NULL ORDER BY queue_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.queue_id FROM deadletter_message m
+             WHERE m.available_at IS NULL AND m.queue_id > f.queue_id
+             ORDER BY m.queue_id LIMIT 1)
+      FROM parked f WHERE f.queue_id IS NOT NULL
+)
+SELECT f.queue_id
+  FROM (SELECT queue_id FROM awake UNION SELECT queue_id FROM parked) AS f
+ WHERE f.queue_id IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM deadletter_queue q WHERE q.id = f.queue_id);
 
 -- read_stranded --
 WITH RECURSIVE parked(queue_id, stream) AS (

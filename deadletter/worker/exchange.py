@@ -54,9 +54,14 @@ class Answered:
     is_partial: bool = False
 
     @property
+    def done(self) -> int:
+        """How many messages it has settled."""
+        return len(self.reports) - len(self.batch.busy)
+
+    @property
     def change(self) -> int:
         """By how many it changes what is held."""
-        return len(self.batch.messages) - len(self.reports)
+        return len(self.batch.messages) - self.done
 
 
 class Exchange:
@@ -149,6 +154,24 @@ class Exchange:
             answered, self.unentered = self.unentered, None
             self._enter(answered)
 
+    def try_backlog(self) -> None:
+        """Report again, by themselves, what somebody was in the way of."""
+        self.catch_up()
+        backlog = self._reporting.backlog
+        reports = backlog.take()
+        try:
+            batch = self._process(reports, careful=True)
+        except (DataError, IntegrityError):
+            # Found among the others: see `_settle_singly`.
+            self._reporting.restore(reports)
+            return
+        except BaseException as error:
+            backlog.restore(reports)
+            if isinstance(error, DatabaseError):
+                self._reporting.is_unsure(reports)
+            raise
+        self._reporting.settled(reports, batch)
+
     def _carry(self, reports: Reports, request: ClaimRequest | None) -> WorkBatch:
         """Put an exchange to the database; meanwhile enter the one before, where that is left."""
         if self.unentered is None:
@@ -168,7 +191,7 @@ class Exchange:
         holding of a message that is still held: the report of the old one would remove it.
         """
         batch = answered.batch
-        is_lost = batch.lost or answered.reports.overtaken
+        is_lost = batch.lost or batch.busy or answered.reports.overtaken
         return not (is_lost or self._holdings.holds_any(batch.messages))
 
     def _enter(self, answered: Answered) -> None:
@@ -177,6 +200,7 @@ class Exchange:
         if (observer := self._reporting.observer) is not None:
             observer.exchanged(answered.took, answered.reports, answered.batch, self._tally)
         if answered.room:
+            self._reporting.forget_claimed_anew(answered.batch)
             self._intake.take_in(answered.batch, asked=answered.asked)
             if self._asked_under == answered.batch.token:
                 self._holdings.ledger.announce()
@@ -224,13 +248,16 @@ class Exchange:
         elif batch.floor and len({message.queue for message in batch.messages}) == 1:
             self._floors[batch.messages[0].queue] = batch.floor
 
-    def _process(self, reports: Reports, request: ClaimRequest | None = None) -> WorkBatch:
+    def _process(
+        self, reports: Reports, request: ClaimRequest | None = None, *, careful: bool = False
+    ) -> WorkBatch:
         return process_batch(
             worker=self._options.name,
             completions=reports.completions,
             failures=reports.failures,
             releases=reports.releases,
             claim=request,
+            careful=careful,
             using=self._options.using,
         )
 

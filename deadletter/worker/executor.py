@@ -18,7 +18,8 @@ from ..events import read_event
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..failures import describe
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
-from ..lifecycle import Claimed, Completion, Failure, complete
+from ..lifecycle import Claimed, Completion, Failure
+from ..lifecycle.settle import complete_last
 from ..logs import event
 from ..models import Kind
 from ..status import Status
@@ -209,7 +210,7 @@ def _complete(message: Claimed, result: Any, using: str | None) -> None:
             finish_activity(message, result, using=using)
             return
         taken = monotonic() - message.started
-        complete(message.token, [message.id], seconds=taken, using=using)
+        complete_last(message.token, message.id, seconds=taken, wait=message.lease, using=using)
         points.reach("atomic.completed", message)
     except LeaseLost as error:
         raise _LostInCommit from error

@@ -20,6 +20,7 @@ import deadletter
 from .. import clock
 from ..alerts import decide_when_due
 from ..lifecycle import sweep
+from ..lifecycle.transaction import bounded
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
 from . import pools
@@ -178,25 +179,29 @@ class Housekeeper(threading.Thread):
             "concurrency": self._options.concurrency,
             "started_at": now,
         }
-        WorkerProcess.objects.using(using).update_or_create(
-            name=self._options.name,
-            # The first beat introduces this process: a dead one may have left a row of this name.
-            defaults=state if self._introduced else {**state, **identity},
-            create_defaults={**state, **identity},
-        )
+        with bounded(using):
+            WorkerProcess.objects.using(using).update_or_create(
+                name=self._options.name,
+                # The first beat introduces this process: a dead one may have left a row of this
+                # name.
+                defaults=state if self._introduced else {**state, **identity},
+                create_defaults={**state, **identity},
+            )
         self._introduced = True
 
     def _say_goodbye(self) -> None:
         try:
             rows = WorkerProcess.objects.using(self._options.using)
-            rows.filter(name=self._options.name).delete()
+            with bounded(self._options.using):
+                rows.filter(name=self._options.name).delete()
         except DatabaseError:
             pass  # the row will be seen as stale
 
     def _forget_the_dead(self) -> None:
         using = self._options.using
         old = clock.now(using) - timedelta(days=1)
-        WorkerProcess.objects.using(using).filter(seen_at__lt=old).delete()
+        with bounded(using):
+            WorkerProcess.objects.using(using).filter(seen_at__lt=old).delete()
 
     def _check_memory(self) -> None:
         limit = self._options.max_memory

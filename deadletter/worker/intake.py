@@ -63,7 +63,9 @@ class Intake:
             finished = self._reporting.finished
             self._rate = max(finished / elapsed, self._rate * math.exp(-elapsed))
             self._measured, self._reporting.finished = now, 0
-        unreported = len(self._holdings) + unentered - len(self._reporting.reports)
+        # What waits for somebody else's transaction is done as far as this worker is concerned.
+        reported = len(self._reporting.reports) + len(self._reporting.backlog)
+        unreported = len(self._holdings) + unentered - reported
         return min(self.wanted - unreported, self._options.batch)
 
     def take_in(self, batch: WorkBatch, *, asked: float) -> None:

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 from .. import tracing
-from ..lifecycle import Release, streams
-from ..lifecycle.settle import refunding, releasing, renewing
-from ..lifecycle.transaction import Transaction, in_transaction
+from ..lifecycle.settle import give_back, renewing_free
+from ..lifecycle.transaction import SHORT_WAIT, in_transaction
 from ..logs import event
 from ..models import Message
+from .backlog import Backlog
 from .executor import TookTooLong, failure
 from .executors import Executors
 from .holding import Holding, Holdings
@@ -20,6 +20,8 @@ from .tally import Tally
 
 #: Seconds between two looks at everything held.
 INTERVAL = 0.05
+#: Seconds until a row that somebody else has locked is tried again.
+BUSY_PAUSE = 0.25
 #: Seconds an async handler has to end after its own time limit cancelled it.
 CANCELLATION = 1.0
 
@@ -28,13 +30,23 @@ class Leases:
     """Called by the pump, in its thread."""
 
     def __init__(
-        self, *, options: Options, holdings: Holdings, executors: Executors, tally: Tally
+        self,
+        *,
+        options: Options,
+        holdings: Holdings,
+        executors: Executors,
+        backlog: Backlog,
+        tally: Tally,
     ) -> None:
+        self._backlog = backlog
         self._options = options
         self._holdings = holdings
         self._executors = executors
         self._tally = tally
         self._next = 0.0
+        #: When leases whose rows were locked are renewed next.
+        self._busy: dict[int, float] = {}
+        self._debts_at = 0.0
         #: Never started, but the lease may be over: token by id, until the charge is taken off.
         self.owed: dict[int, str] = {}
         #: Tokens of claims whose transaction broke: they may have been committed all the same.
@@ -58,20 +70,32 @@ class Leases:
     def _keep(self, due: Sequence[Holding], now: float) -> None:
         """Renew what runs at half its lease; what has waited that long unstarted goes back."""
         self._executors.give_back(due)
-        running = {h.message.id: h for h in due if h.is_running}
+        ids = self._backlog.ids
+        running = {h.message.id: h for h in due if h.is_running or h.message.id in ids}
+        if self._busy:
+            self._busy = {id: at for id, at in self._busy.items() if id in running and at > now}
+            running = {id: h for id, h in running.items() if id not in self._busy}
         if running:
             self._renew(running, now)
 
     def _renew(self, running: dict[int, Holding], now: float) -> None:
+        """Renew leases; one whose row somebody has locked keeps its end, and is tried again."""
         tokens = {id: holding.message.token for id, holding in running.items()}
-        lost = in_transaction(
-            lambda tx: renewing(tx, tokens, lease=self._options.lease), using=self._options.using
+        lost, busy = in_transaction(
+            lambda tx: renewing_free(tx, tokens, lease=self._options.lease),
+            using=self._options.using,
+            wait=SHORT_WAIT,
         )
+        self._busy |= dict.fromkeys(busy, now + BUSY_PAUSE)
         for id, holding in running.items():
+            if id in busy:
+                continue
             holding.until = now + 2 * holding.half
             if id in lost:
                 # The handler cannot be called back; its report will be refused by the fence.
                 holding.until = math.inf
+                if not holding.is_running:
+                    continue
                 event(
                     logging.WARNING,
                     "lease_lost",
@@ -80,27 +104,22 @@ class Leases:
                     message_id=id,
                 )
 
-    def settle_debts(self) -> None:
+    def settle_debts(self, now: float) -> None:
         """
         Give back, uncharged, what was never started and may no longer be ours.
 
-        Release and refund have opposite guards on one `now`: one of them takes the attempt off,
-        unless somebody else has claimed the message since. Must come before the next claim: that
-        would charge an expired lease, or quarantine a message that was never handled.
+        Must come before the next claim: that would charge an expired lease, or quarantine a message
+        that was never handled. What somebody has locked is kept, and nobody can claim it meanwhile.
         """
         if self.doubtful:
             self.owed |= claimed_under(self.doubtful, using=self._options.using)
             self.doubtful = set()
-        releases = [Release(id, 0, token) for id, token in self.owed.items()]
-
-        def work(tx: Transaction) -> int:
-            streams.lock(tx, self.owed)
-            return len(releasing(tx, releases)) + len(refunding(tx, self.owed))
-
-        if self.owed:
+            self._debts_at = 0.0
+        if self.owed and now >= self._debts_at:
             # Kept, and tried again, when the database is away.
-            self._tally.released += in_transaction(work, using=self._options.using)
-            self.owed = {}
+            released, self.owed = give_back(self.owed, using=self._options.using)
+            self._tally.released += released
+            self._debts_at = now + BUSY_PAUSE if self.owed else 0.0
 
     def _time_out(self, holding: Holding, now: float) -> None:
         """End an attempt that takes too long: the slot comes back, the late result is refused."""

@@ -17,6 +17,7 @@ from django.db.utils import Error as DatabaseError
 
 from ..lifecycle import WorkBatch
 from ..logs import event
+from .backlog import Backlog
 from .breaker import Breakers
 from .exchange import Answered, Exchange
 from .executors import Executors
@@ -54,8 +55,13 @@ class Pump:
         self.options = options
         self.tally = Tally()
         self.turned = monotonic()
+        self._backlog = Backlog(holdings=holdings, using=options.using)
         self.leases = Leases(
-            options=options, holdings=holdings, executors=executors, tally=self.tally
+            options=options,
+            holdings=holdings,
+            executors=executors,
+            backlog=self._backlog,
+            tally=self.tally,
         )
         self._reporting = Reporting(
             using=options.using,
@@ -63,6 +69,7 @@ class Pump:
             executors=executors,
             breakers=breakers,
             leases=self.leases,
+            backlog=self._backlog,
             tally=self.tally,
         )
         self._intake = Intake(
@@ -90,6 +97,8 @@ class Pump:
         self._stopped = threading.Event()
         self._stop_at = math.inf
         self._claiming = True
+        #: What others have locked was tried once more after the grace.
+        self._tried_last = False
         #: Done once, before the first turn; repeated while the database is away.
         self.prepare: Callable[[], None] | None = None
         #: Handlers that still ran when the grace was over.
@@ -110,6 +119,7 @@ class Pump:
             while not self.is_done:
                 self._try_turn()
                 self._wait()
+            self._leave()
         finally:
             self._exchange.stop()
 
@@ -131,8 +141,11 @@ class Pump:
             return False
         if self._rhythm.outage and monotonic() > self._stop_at + LAST_TRY:
             return True
-        held = self._reporting.reports or self._executors.outcomes or len(self._holdings)
-        return not (held or self._exchange.unentered or self.leases.owed or self.leases.doubtful)
+        if self._reporting.reports or self._executors.outcomes or self._exchange.unentered:
+            return False
+        if self.leases.doubtful or len(self._holdings) > len(self._backlog):
+            return False
+        return self._tried_last or not (self._backlog or self.leases.owed)
 
     def hear(self) -> None:
         """Somebody sent something: look for it, also where there was nothing before."""
@@ -160,6 +173,9 @@ class Pump:
         self._reporting.collect()
         self._reporting.set_debts_aside(now)
         self._intake.try_suspect()
+        if self._backlog.is_due(now) or (self._backlog and now >= self._stop_at):
+            self._exchange.try_backlog()
+        self._tried_last = now >= self._stop_at
         reports = self._reporting.reports
         looking = self._claiming and (woken or bool(reports) or now >= self._rhythm.next_look)
         room = self._room(now) if looking else 0
@@ -204,10 +220,7 @@ class Pump:
         more = batch.more or answered.is_partial
         self._rhythm.looked(monotonic(), found=room if more else found, room=room)
         if self.options.drain and not (
-            found
-            or more
-            or answered.reports.failures
-            or len(self._holdings) > len(answered.reports)
+            found or more or answered.reports.failures or len(self._holdings) > answered.done
         ):
             self._claiming = False
 
@@ -233,6 +246,18 @@ class Pump:
             self.abandoned += len(running)
             self._executors.abandon(running)
 
+    def _leave(self) -> None:
+        """Say what is left to its lease: its outcome could not be stored."""
+        if self._backlog:
+            event(
+                logging.WARNING,
+                "reports_left",
+                "{count} messages are done but not settled: another transaction has locked them. "
+                "They run again when their leases end",
+                count=len(self._backlog),
+                message_ids=sorted(self._backlog.ids)[:20],
+            )
+
     def _wait(self) -> None:
         """Sleep until something is due, or an executor, a sender or a signal says so."""
         if self.is_done or self._exchange.unentered is not None:
@@ -249,7 +274,7 @@ class Pump:
         elif len(self._holdings):
             # Executors that have more to do say nothing before half of it is done.
             pause = 2 * FLUSH if self._executors.are_behind else INTERVAL
-        if self._claiming and len(self._holdings) < self._intake.wanted:
+        if self._claiming and len(self._holdings) - len(self._backlog) < self._intake.wanted:
             pause = min(pause, self._rhythm.next_look - monotonic())
         if pause > 0:
             self._woken.wait(pause)

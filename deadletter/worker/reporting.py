@@ -10,6 +10,7 @@ from time import monotonic
 from ..lifecycle import Failure, Release, WorkBatch
 from ..logs import event
 from ..models import Message
+from .backlog import Backlog
 from .breaker import Breakers
 from .executor import Report
 from .executors import Executors
@@ -31,8 +32,11 @@ class Reporting:
         executors: Executors,
         breakers: Breakers,
         leases: Leases,
+        backlog: Backlog,
         tally: Tally,
     ) -> None:
+        #: What was reported, and somebody was in the way.
+        self.backlog = backlog
         #: What the next transaction will report; kept until it is known to be in.
         self.reports = Reports()
         #: Messages handled since somebody last looked at this number.
@@ -81,12 +85,18 @@ class Reporting:
                 self.reports.discard(release)
                 self._holdings.remove(release.id)
                 self._leases.owed[release.id] = holding.message.token
-        self._leases.settle_debts()
+        for release in list(self.backlog.reports.releases):
+            holding = self._holdings.get(release.id)
+            if holding is not None and holding.until <= now:
+                self.backlog.discard(release.id)
+                self._holdings.remove(release.id)
+                self._leases.owed[release.id] = holding.message.token
+        self._leases.settle_debts(now)
 
     def take(self) -> Reports:
         """Hand over what is to be reported; what comes now is for the report after it."""
         taken, self.reports = self.reports, Reports()
-        return taken
+        return self.backlog.divert(taken) if self.backlog else taken
 
     def restore(self, reports: Reports) -> None:
         """These could not be reported: they come first in the next try."""
@@ -103,17 +113,31 @@ class Reporting:
         return bool(self._unsure)
 
     def settled(self, reports: Reports, batch: WorkBatch) -> None:
-        """These reports are in: count them, and let go of their messages."""
+        """These reports are in: count them, and let go of their messages; not of what was busy."""
+        busy = set(batch.busy)
+        if busy:
+            reports, held_up = reports.split(busy)
+            self.backlog.add(held_up, monotonic())
         reports.count(batch, self._tally)
         if self.observer is not None:
             self.observer.handled(reports, self._holdings)
         lost = set(batch.lost)
         if unsure := lost & self._unsure:
             lost -= self._settled_before(unsure, reports)
-        self._unsure.clear()
+        self._unsure &= busy
         for id in (*lost, *reports.overtaken):
             _say_lost(id, self._holdings.get(id))
         self._holdings.remove(*reports.all_ids())
+
+    def forget_claimed_anew(self, batch: WorkBatch) -> None:
+        """What waited here lost its lease, and this very process has claimed the message again."""
+        if not self.backlog:
+            return
+        for id in self.backlog.ids.intersection(batch.ids):
+            _say_lost(id, self._holdings.get(id))
+            self.backlog.discard(id)
+            self._holdings.remove(id)
+            self._tally.lost += 1
 
     def _settled_before(self, unsure: set[int], reports: Reports) -> set[int]:
         """

@@ -62,6 +62,8 @@ class Child:
     #: The tokens of claims it died in: what those took is not among the entries.
     claiming: list[str] = field(default_factory=list)
     death: str = ""
+    #: What another transaction has locked, by reason of death: freed later, nobody waits for it.
+    busy: dict[str, list[Entry]] = field(default_factory=dict)
 
     @property
     def has_legacy(self) -> bool:
@@ -225,7 +227,7 @@ class Supervisor:
             if child.has_legacy and not child.pid:
                 points.reach("supervisor.freeing")
                 try:
-                    free(
+                    busy = free(
                         child.name,
                         child.legacy,
                         child.death,
@@ -243,11 +245,24 @@ class Supervisor:
                     )
                     continue
                 points.reach("supervisor.freed")
+                if busy:
+                    child.busy[child.death] = [*child.busy.get(child.death, []), *busy]
                 child.legacy, child.claiming = [], []
                 child.ledger.clear()
+            elif child.busy:
+                self._free_busy(child)
             child.finished = child.finished or bool(
                 self._signals and not child.pid and not child.has_legacy
             )
+
+    def _free_busy(self, child: Child) -> None:
+        """Try again what was locked; what is locked beyond its lease is left to the claims."""
+        try:
+            for death, entries in list(child.busy.items()):
+                child.busy[death] = free(child.name, entries, death, using=self._using)
+        except DatabaseError:
+            connections.close_all()
+        child.busy = {death: entries for death, entries in child.busy.items() if entries}
 
     def _hurry(self) -> None:
         """A child that does not go is killed, and what it held is freed like after any death."""
@@ -266,9 +281,9 @@ def free(
     *,
     claiming: Sequence[str] = (),
     using: str,
-) -> None:
+) -> list[Entry]:
     """
-    Settle what a dead process held.
+    Settle what a dead process held; return what could not be: another transaction has locked it.
 
     Only what ran is charged. What waited is given back uncounted; what was done but not reported
     is completed; a failure whose error died with the process is recorded as such.
@@ -308,7 +323,7 @@ def free(
         )
         for entry in by_stage.get(Stage.FAILED, ())
     ]
-    process_batch(
+    batch = process_batch(
         worker=worker,
         completions=[
             Completion(entry.id, token=entry.token) for entry in by_stage.get(Stage.DONE, ())
@@ -317,6 +332,9 @@ def free(
         releases=[Release(entry.id, 0, entry.token) for entry in by_stage.get(Stage.WAITING, ())],
         using=using,
     )
+    busy = [entry for entry in entries if entry.id in set(batch.busy)]
+    if entries and len(busy) == len(entries):
+        return busy
     event(
         logging.WARNING,
         "leases_freed",
@@ -327,6 +345,7 @@ def free(
         waiting=len(by_stage.get(Stage.WAITING, ())),
         done=len(by_stage.get(Stage.DONE, ())),
     )
+    return busy
 
 
 def _limits(ids: Sequence[int], *, using: str) -> dict[int, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..lifecycle import Completion, Failure, Poisoned, Release, WorkBatch
@@ -64,6 +64,14 @@ class Reports:
         self.releases += later.releases
         self.settled += later.settled
         self.overtaken += later.overtaken
+
+    def split(self, ids: Collection[int]) -> tuple[Reports, Reports]:
+        """Return the reports of other messages, and those of these."""
+        others = Reports(settled=self.settled, overtaken=self.overtaken)
+        these = Reports()
+        for report in self.all():
+            (these if report.id in ids else others).add(report)
+        return others, these
 
     def discard(self, report: Completion | Failure | Release) -> None:
         for reports in (self.completions, self.failures, self.releases):

@@ -65,7 +65,8 @@ def test_settings_of_the_callers_own_come_back():
 
 
 def test_what_goes_wrong_at_the_beginning_is_named(monkeypatch):
-    monkeypatch.setattr(beginning, "_BY_INDEX", "SELECT set_config('no_such_thing', 'on', true)")
+    wrong = "SELECT set_config('no_such_thing', 'on', true)"
+    monkeypatch.setattr(beginning, "_by_index_within", lambda wait: wrong)
 
     with pytest.raises(ProgrammingError, match="no_such_thing"):
         in_transaction(ways)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,8 @@ class Worker:
         self.name, self.story, self.chance, self.turns = name, story, chance, turns
         self.held: list[Any] = []
         self.token = ""
+        #: As if it had been held up before: it tries, and comes back for what is busy.
+        self.careful = chance.random() < 0.5
 
     def __call__(self) -> None:
         for _ in range(self.turns):
@@ -77,13 +80,10 @@ class Worker:
         # One failure ends a run: the rest is given back, as the worker does.
         first, *rest = self.held
         self.held = []
-        batch = lifecycle.process_batch(
-            worker=self.name,
-            token=self.token,
+        self.process(
             failures=[Failure(first.id, error="x", delay=delay)],
             releases=[message.id for message in rest],
         )
-        self.refunded([message.id for message in rest], set(batch.lost))
 
     def release(self) -> None:
         some = [message.id for message in self.some()]
@@ -102,16 +102,43 @@ class Worker:
         """Report all and claim more, as the pump does."""
         ids = [message.id for message in self.held]
         cut = self.chance.randint(0, len(ids))
-        batch = lifecycle.process_batch(
-            worker=self.name,
-            token=self.token,
+        self.process(
             completions=[Completion(id) for id in ids[:cut]],
             releases=ids[cut:],
             claim=ClaimRequest([QUEUE], 3, 60),
         )
-        self.story.completed += [id for id in ids[:cut] if id not in batch.lost]
-        self.refunded(ids[cut:], set(batch.lost))
-        self.took(batch)
+
+    def process(
+        self,
+        completions: Sequence[Completion] = (),
+        failures: Sequence[Failure] = (),
+        releases: Sequence[int] = (),
+        claim: ClaimRequest | None = None,
+    ) -> None:
+        """Report until nothing is busy any more."""
+        token, careful = self.token, self.careful
+        while True:
+            batch = lifecycle.process_batch(
+                worker=self.name,
+                token=token,
+                completions=completions,
+                failures=failures,
+                releases=releases,
+                claim=claim,
+                careful=careful,
+            )
+            busy = set(batch.busy)
+            left = {*batch.lost, *busy}
+            self.story.completed += [item.id for item in completions if item.id not in left]
+            self.refunded(releases, left)
+            if claim is not None:
+                self.took(batch)
+            if not busy:
+                return
+            completions = [item for item in completions if item.id in busy]
+            failures = [item for item in failures if item.id in busy]
+            releases = [id for id in releases if id in busy]
+            claim, careful = None, True
 
     def forget(self) -> None:
         """Die, or sleep until the lease is over: then somebody else is handed the same."""
@@ -119,7 +146,7 @@ class Worker:
             self.held = []
         self.story.clock.advance(61)
 
-    def refunded(self, ids: list[int], lost: set[int]) -> None:
+    def refunded(self, ids: Iterable[int], lost: set[int]) -> None:
         for id in ids:
             if id not in lost:
                 self.story.attempts[id] = max(self.story.attempts[id] - 1, 0)

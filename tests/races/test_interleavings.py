@@ -6,6 +6,7 @@ INTERLEAVINGS says how many seeds, INTERLEAVINGS_FROM the first (`make interleav
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 from collections import defaultdict
@@ -33,6 +34,13 @@ SEEDS = int(os.environ.get("INTERLEAVINGS", "50"))
 #: Seeds of one test: between two tests every table is emptied, which takes longer than a schedule.
 BLOCK = 10
 WORKERS = 3
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A seed names a schedule: who waits for a lock goes on when it is free, not earlier."""
+    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.batch"), "SHORT_WAIT", 60.0)
+    monkeypatch.setattr("deadletter.lifecycle.transaction.LOCK_WAIT", 60.0)
 
 
 def check_rows(story: Story) -> None:
