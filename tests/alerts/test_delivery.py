@@ -7,21 +7,32 @@ import hashlib
 import hmac
 import logging
 import socket
+import threading
 import time
 
 import pytest
 from django.core import mail as django_mail
 
 from deadletter import testing
-from deadletter.alerts import delivery, send_test, webhook
+from deadletter.alert_rules import Channel
+from deadletter.alerts import deadline, delivery, mail, send_test, webhook
 from deadletter.alerts.failing import DeliveryFailed
 from deadletter.alerts.mail import render
 from deadletter.models import Message, PoisonRecord, Queue
 from tests.operations.making import dead
+from tests.processes import wait_until
 
 from .conftest import SECRET, notices
-from .servers import http_server
+from .servers import drip_server, http_server
 
+NOTICE = {
+    "version": 1,
+    "id": "0123",
+    "at": "2026-01-01T00:00:00+00:00",
+    "test": True,
+    "alerts": [],
+    "omitted": {},
+}
 HOSTILE = "first\r\nBcc: everybody@example.org\x1b[2J\u202e\n.\n-- \nraised: forged"
 
 
@@ -278,8 +289,59 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(clock, rules):
 
         assert drain().failed == 1
 
-    assert time.monotonic() - started < 5
-    assert "channel hook: cannot be reached" in Message.objects.get().error
+    assert time.monotonic() - started < 60
+    assert "channel hook: was not done within 0.2 s" in Message.objects.get().error
+
+
+#: What a server says at once, before it goes on byte by byte.
+DRIPS = {
+    "headers": ("http", b"HTTP/1.1 200 OK\r\n", b"X-Drip: 1\r\n"),
+    "a refusal": ("http", b"HTTP/1.1 500 No\r\nContent-Length: 9999\r\n\r\n", b"x"),
+    "a handshake": ("https", b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc", b"\x03"),
+}
+
+
+def deliveries() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "deadletter-delivery"]
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_a_server_that_drips_is_given_up_in_time_and_leaves_no_thread(what):
+    scheme, first, drop = DRIPS[what]
+    with drip_server(first, drop) as port:
+        channel = Channel(
+            name="hook",
+            kind="webhook",
+            url=f"{scheme}://127.0.0.1:{port}/",
+            secrets=(SECRET.encode(),),
+            timeout=0.5,
+        )
+
+        with pytest.raises(DeliveryFailed, match=r"was not done within 0\.5 s"):
+            webhook.deliver(channel, NOTICE)
+
+        # The server still drips.
+        wait_until(lambda: not deliveries(), patience=60)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_mail_server_that_drips_is_given_up_in_time_and_has_only_so_many_threads(settings):
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    with drip_server(b"220-", b"x") as port:
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", port
+        channel = Channel(name="ops", kind="email", to=("ops@example.org",), timeout=0.3)
+
+        for _ in range(deadline.MOST):
+            with pytest.raises(DeliveryFailed, match="was not done within"):
+                mail.deliver(channel, NOTICE)
+        with pytest.raises(DeliveryFailed, match="earlier deliveries have not ended"):
+            mail.deliver(channel, NOTICE)
+        assert len(deliveries()) == deadline.MOST
+
+    # With the server they end, and the channel is free again.
+    wait_until(lambda: not deliveries(), patience=60)
+    with pytest.raises(OSError, match="refused"):
+        mail.deliver(channel, NOTICE)
 
 
 def test_secrets_and_addresses_are_in_no_row_and_no_log(clock, hook, receiver, decide, caplog):
