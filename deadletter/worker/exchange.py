@@ -178,7 +178,7 @@ class Exchange:
         if not self._floors:
             self._looked_at_all = now
         return ClaimRequest(
-            self._queues(),
+            self._intake.open_queues(self._queues()),
             room,
             self._options.lease,
             self._handlers.limits(),

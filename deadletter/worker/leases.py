@@ -20,7 +20,7 @@ from .tally import Tally
 
 #: Seconds between two looks at everything held.
 INTERVAL = 0.05
-#: Seconds an async handler has to end after its own time limit cancelled it.
+#: Seconds an async handler has to end after its own time limit, or a stop, cancelled it.
 CANCELLATION = 1.0
 
 
