@@ -118,7 +118,7 @@ def smtp_server() -> Iterator[Mailbox]:
 
 
 @contextmanager
-def drip_server(first: bytes, drop: bytes) -> Iterator[int]:
+def drip_server(first: bytes, drop: bytes, *, every: float = 0.05) -> Iterator[int]:
     """Accept any connection, say something at once and then a little now and then, for ever."""
     is_over = threading.Event()
 
@@ -126,7 +126,7 @@ def drip_server(first: bytes, drop: bytes) -> Iterator[int]:
         def handle(self) -> None:
             try:
                 self.request.sendall(first)
-                while not is_over.wait(0.05):
+                while not is_over.wait(every):
                     self.request.sendall(drop)
             except OSError:
                 pass

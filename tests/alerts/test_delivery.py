@@ -13,12 +13,15 @@ import time
 import pytest
 from django.core import mail as django_mail
 
-from deadletter import testing
+from deadletter import Outgoing, send_many, testing
 from deadletter.alert_rules import Channel
 from deadletter.alerts import deadline, delivery, mail, send_test, webhook
 from deadletter.alerts.failing import DeliveryFailed
 from deadletter.alerts.mail import render
 from deadletter.models import Message, PoisonRecord, Queue
+from deadletter.worker.options import Options
+from deadletter.worker.process import WorkerProcess
+from deadletter.worker.registry import discover
 from tests.operations.making import dead
 from tests.processes import wait_until
 
@@ -427,3 +430,49 @@ def test_a_damaged_message_says_what_is_missing(clock, rules):
 
     with pytest.raises((KeyError, DeliveryFailed)):
         delivery.deliver({"channel": "ops"})
+
+
+def hooks(count: int, url: str) -> dict[str, dict[str, object]]:
+    discover()
+    channel = {"type": "webhook", "url": url, "secret": SECRET, "timeout": 60}
+    return {f"hook{n}": channel for n in range(count)}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_receivers_that_drip_leave_the_threads_of_a_worker_to_the_work(rules, handles):
+    seen: list[int] = []
+    handles("job", lambda message: seen.append(message.id))
+    first, drop = DRIPS["headers"][1:]
+    with drip_server(first, drop, every=1) as port:
+        rules(channels=hooks(6, f"http://127.0.0.1:{port}/"))
+        send_test()
+        process = WorkerProcess(Options(name="here", concurrency=3, poll=0.1))
+        thread = threading.Thread(target=process.run, daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: len(deliveries()) == 2, patience=60)
+            ids = send_many([Outgoing("job") for _ in range(50)])
+            wait_until(lambda: len(seen) == 50, patience=60)
+            assert len(deliveries()) == 2
+        finally:
+            process.stop(at_once=True)
+            thread.join(60)
+
+    assert sorted(seen) == ids
+    # All of them were given back, uncounted.
+    assert list(Message.objects.values_list("name", "attempts")) == [("deadletter.alert", 0)] * 6
+    wait_until(lambda: not deliveries(), patience=60)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("concurrency", [1, 2, 8])
+def test_a_drain_delivers_all_notices_though_few_at_a_time(rules, receiver, concurrency):
+    rules(channels=hooks(9, receiver.url))
+    send_test()
+
+    process = WorkerProcess(Options(name="here", concurrency=concurrency, drain=True))
+    process.run()
+
+    assert len(receiver.requests) == 9
+    assert process.pump.tally.completed == 9
+    assert not Message.objects.exists()
