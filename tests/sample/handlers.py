@@ -147,20 +147,21 @@ def _copy(message: Any, how: str) -> None:
             raise RuntimeError("in the copy")
 
 
-def _fork(message: Any, how: str) -> None:
-    """Fork, wait for the copy, and note how it ended."""
+def _fork(message: Any, how: str) -> bool:
+    """Fork, wait for the copy, and note how it ended; False in the copy."""
     if how == "multiprocessing":
         process = multiprocessing.get_context("fork").Process(target=_copy, args=(message, "exit"))
         process.start()
         process.join()
         note("copied", message, code=process.exitcode)
-        return
+        return True
     pid = os.fork()
     if pid:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         note("copied", message, code=code)
     else:
         _copy(message, how)
+    return bool(pid)
 
 
 @handler("sample.fork")
@@ -175,8 +176,8 @@ def fork_atomic(message: Any) -> None:
 
     with noted(message) as order:
         Effect.objects.create(message=message.id, note="before")
-        _fork(message, order["how"])
-        Effect.objects.create(message=message.id, note="after")
+        if _fork(message, order["how"]):
+            Effect.objects.create(message=message.id, note="after")
 
 
 @types.coroutine

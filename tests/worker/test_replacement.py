@@ -270,7 +270,7 @@ def test_a_lone_process_with_a_stuck_thread_lets_its_other_handlers_finish(worke
     workers.wait_for("finish", id=late)
     assert len(workers.journal("start", id=long)) == 1
     worker.wait_for("worker_started", count=2, pid=worker.pid)
-    assert rows() == {hangs: 1}
+    wait(workers, lambda: rows() == {hangs: 1})
     assert worker.stop() == 0
 
 
