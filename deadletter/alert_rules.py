@@ -56,6 +56,7 @@ class Channel:
     url: str = field(default="", repr=False)  # the address of a webhook is often a secret itself
     #: The first signs; receivers may still know the others, while a secret is being replaced.
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
+    #: Seconds that a delivery may take in all.
     timeout: float = 10.0
 
 
@@ -145,7 +146,7 @@ def _channels(value: Any) -> Iterable[Channel]:
 
 
 def _email(name: str, given: Mapping[str, Any], where: str) -> Channel:
-    _known(given, ("type", "to", "from"), where)
+    _known(given, ("type", "to", "from", "timeout"), where)
     to = given.get("to", ())
     if not isinstance(to, list | tuple) or ("to" in given and not to):
         raise TypeError(f"{where}: 'to' must be a list of addresses, got {shown(to)}")
@@ -153,7 +154,13 @@ def _email(name: str, given: Mapping[str, Any], where: str) -> Channel:
         _address(address, f"{where}: to")
     if "from" in given:
         _address(given["from"], f"{where}: from")
-    return Channel(name=name, kind="email", to=tuple(to), sender=given.get("from"))
+    return Channel(
+        name=name,
+        kind="email",
+        to=tuple(to),
+        sender=given.get("from"),
+        timeout=_timeout(given.get("timeout", 30), where),
+    )
 
 
 def _address(value: Any, where: str) -> None:
@@ -168,16 +175,20 @@ def _webhook(name: str, given: Mapping[str, Any], where: str) -> Channel:
     for key in ("url", "secret"):
         if key not in given:
             raise ValueError(f"{where}: {key!r} is missing")
-    timeout = as_timedelta(given.get("timeout", 10), field=f"{where}: timeout").total_seconds()
-    if not 0 < timeout <= 60:
-        raise ValueError(f"{where}: 'timeout' must be more than 0 and at most 60 seconds")
     return Channel(
         name=name,
         kind="webhook",
         url=_url(given["url"], where, plain=_flag(given.get("allow_http", False), where)),
         secrets=_secrets(given["secret"], where),
-        timeout=timeout,
+        timeout=_timeout(given.get("timeout", 10), where),
     )
+
+
+def _timeout(value: Any, where: str) -> float:
+    seconds = as_timedelta(value, field=f"{where}: timeout").total_seconds()
+    if not 0 < seconds <= 60:
+        raise ValueError(f"{where}: 'timeout' must be more than 0 and at most 60 seconds")
+    return seconds
 
 
 def _url(value: Any, where: str, *, plain: bool) -> str:

@@ -15,14 +15,20 @@ LOCMEM = "django.core.mail.backends.locmem.EmailBackend"
 SMTP = "django.core.mail.backends.smtp.EmailBackend"
 
 
-def smtp_settings(host: str, port: int) -> dict[str, Any]:
+def smtp_settings(host: str, port: int, timeout: float | None = None) -> dict[str, Any]:
     """Return the settings that send every mail to this server."""
-    return mailers(host, port) if HAS_MAILERS else email_settings(host, port)
+    return (mailers if HAS_MAILERS else email_settings)(host, port, timeout)
 
 
-def mailers(host: str, port: int) -> dict[str, Any]:
-    return {"MAILERS": {"default": {"BACKEND": SMTP, "OPTIONS": {"host": host, "port": port}}}}
+def mailers(host: str, port: int, timeout: float | None = None) -> dict[str, Any]:
+    options = {"host": host, "port": port, "timeout": timeout}
+    return {"MAILERS": {"default": {"BACKEND": SMTP, "OPTIONS": options}}}
 
 
-def email_settings(host: str, port: int) -> dict[str, Any]:
-    return {"EMAIL_BACKEND": SMTP, "EMAIL_HOST": host, "EMAIL_PORT": port}
+def email_settings(host: str, port: int, timeout: float | None = None) -> dict[str, Any]:
+    return {
+        "EMAIL_BACKEND": SMTP,
+        "EMAIL_HOST": host,
+        "EMAIL_PORT": port,
+        "EMAIL_TIMEOUT": timeout,
+    }

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import django
 from django.conf import settings
 from django.core.mail import EmailMessage
+from django.db import connections
 from django.template.loader import render_to_string
 from django.utils import translation
 
 from ..alert_rules import Channel
 from . import wording
+from .deadline import call_within
 from .failing import DeliveryFailed
 
 TEMPLATE = "deadletter/alerts/notice.txt"
 
 
 def deliver(channel: Channel, notice: dict[str, Any]) -> None:
-    """Send one mail. Raises DeliveryFailed, also when it would reach nobody."""
+    """
+    Send one mail, all of it within the channel's timeout.
+
+    Raises DeliveryFailed, also when it would reach nobody.
+    """
     to = list(channel.to) or admins()
     if not to:
         raise DeliveryFailed(channel.name, "has no addresses, and the site's ADMINS are empty")
@@ -35,8 +42,22 @@ def deliver(channel: Channel, notice: dict[str, Any]) -> None:
             "Auto-Submitted": "auto-generated",
         },
     )
-    if not message.send():
+    _limit(message, channel.timeout)
+    if any(connection.in_atomic_block for connection in connections.all(initialized_only=True)):
+        # Inside a transaction, of a test: a backend that stores mails needs this connection.
+        sent = message.send()
+    else:
+        sent = call_within(channel.timeout, message.send, channel=channel.name)
+    if not sent:
         raise DeliveryFailed(channel.name, "the mail backend sent nothing")
+
+
+def _limit(message: EmailMessage, seconds: float) -> None:
+    """Let no single answer of the mail server take longer, unless the settings say how long."""
+    if django.VERSION < (6, 1):  # since then MAILERS has its own
+        backend = message.get_connection()  # type: ignore[attr-defined]
+        if getattr(backend, "timeout", seconds) is None:
+            backend.timeout = seconds
 
 
 def render(notice: dict[str, Any]) -> tuple[str, str]:

@@ -15,11 +15,15 @@ import hmac
 import http.client
 import json
 import re
+import socket
+import ssl
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -27,6 +31,7 @@ from django.utils import translation
 
 from ..alert_rules import Channel
 from . import wording
+from .deadline import call_within
 from .failing import DeliveryFailed
 
 #: Bytes of an answer that are read, and characters that are told; what it says matters only when it
@@ -37,7 +42,11 @@ _WORD = 5
 
 
 def deliver(channel: Channel, notice: dict[str, Any]) -> None:
-    """Post the notice once. Raises DeliveryFailed for anything but an answer of 2xx."""
+    """
+    Post the notice once, all of it within the channel's timeout.
+
+    Raises DeliveryFailed for anything but an answer of 2xx.
+    """
     with translation.override(settings.LANGUAGE_CODE):
         text = wording.subject(notice)
     body = json.dumps({**notice, "text": text}, separators=(",", ":")).encode()
@@ -54,8 +63,19 @@ def deliver(channel: Channel, notice: dict[str, Any]) -> None:
             "webhook-signature": sign(channel.secrets, notice["id"], stamp, body),
         },
     )
+    line = _Line()
+    call_within(
+        channel.timeout,
+        lambda: _post(channel, request, line),
+        channel=channel.name,
+        cut=line.cut,
+    )
+
+
+def _post(channel: Channel, request: urllib.request.Request, line: _Line) -> None:
     try:
-        with _opener().open(request, timeout=channel.timeout):
+        # Of each single step; longer than all of it may take, so that one of them says so.
+        with _opener(line).open(request, timeout=2 * channel.timeout):
             return
     except urllib.error.HTTPError as error:
         raise DeliveryFailed(channel.name, _refusal(error, channel.url)) from None
@@ -63,6 +83,8 @@ def deliver(channel: Channel, notice: dict[str, Any]) -> None:
         raise DeliveryFailed(channel.name, f"cannot be reached: {error.reason}") from None
     except (OSError, ValueError) as error:
         raise DeliveryFailed(channel.name, f"cannot be reached: {type(error).__name__}") from None
+    finally:
+        line.close()
 
 
 def sign(secrets: Sequence[bytes], id: str, stamp: str, body: bytes) -> str:
@@ -72,7 +94,70 @@ def sign(secrets: Sequence[bytes], id: str, stamp: str, body: bytes) -> str:
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
 
 
-def _opener() -> urllib.request.OpenerDirector:
+class _Line:
+    """The connection of one request, which another thread can cut whatever it is busy with."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_cut = False
+        self._socket: socket.socket | None = None
+
+    def connect(self, *arguments: Any, **options: Any) -> socket.socket:
+        """As `socket.create_connection`."""
+        made = socket.create_connection(*arguments, **options)
+        with self._lock:
+            if self._is_cut:
+                made.close()
+                raise TimeoutError
+            # A second handle of the same connection: TLS takes the first one for itself.
+            self._socket = made.dup()
+        return made
+
+    def cut(self) -> None:
+        with self._lock:
+            self._is_cut = True
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, line: _Line) -> None:
+        super().__init__()
+        self._line = line
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        def connection(host: str, **options: Any) -> http.client.HTTPConnection:
+            return _on(self._line, http.client.HTTPConnection(host, **options))
+
+        return self.do_open(connection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, line: _Line) -> None:
+        super().__init__()
+        self._line = line
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        def connection(host: str, **options: Any) -> http.client.HTTPConnection:
+            context = ssl.create_default_context()
+            return _on(self._line, http.client.HTTPSConnection(host, context=context, **options))
+
+        return self.do_open(connection, req)
+
+
+def _on(line: _Line, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
+    connection._create_connection = line.connect  # type: ignore[attr-defined]
+    return connection
+
+
+def _opener(line: _Line) -> urllib.request.OpenerDirector:
     """
     Speak HTTP and HTTPS, through the system's proxy, and follow no redirect.
 
@@ -81,8 +166,8 @@ def _opener() -> urllib.request.OpenerDirector:
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
+        _Http(line),
+        _Https(line),
         urllib.request.HTTPErrorProcessor(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.UnknownHandler(),

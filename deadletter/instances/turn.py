@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import connections, router, transaction
 
+from .. import copies
 from ..events import (
     ActivityFailed,
     ChildFailed,
@@ -148,12 +149,12 @@ class _Turn:
             instance.input = self.event.input
         run = Run(instance, version=version)
         function = self.versions[version].function
-        function(run, self.event)
+        copies.call(function, run, self.event)
         if isinstance(self.event, ActivityFailed | ChildFailed) and not run.has_answered:
             return run, self.event
         if isinstance(self.event, Started):
             while instance.inbox and run.ending is None:
-                function(run, read_event(instance.inbox[0]["payload"]))
+                copies.call(function, run, read_event(instance.inbox[0]["payload"]))
                 instance.inbox = instance.inbox[1:] or None
         return run, None
 

@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
     """
 
     dependencies = [
-        ("deadletter", "0010_cancelling"),
+        ("deadletter", "0011_priority_range"),
     ]
 
     operations = [

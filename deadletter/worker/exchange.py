@@ -219,7 +219,7 @@ class Exchange:
         if levels is not None and now - levels.read > WHOLE_LOOK:
             levels, self._floors = None, {}
         return ClaimRequest(
-            self._queues(),
+            self._intake.open_queues(self._queues()),
             room,
             self._options.lease,
             self._handlers.limits(),

@@ -13,14 +13,14 @@ from typing import Any
 
 from django.db import transaction
 
-from .. import points, tracing
+from .. import copies, points, tracing
 from ..events import read_event
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..failures import describe
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
 from ..lifecycle import Claimed, Completion, Failure
 from ..lifecycle.settle import complete_last
-from ..logs import event
+from ..logs import crash, event
 from ..models import Kind
 from ..status import Status
 from .classify import classify
@@ -84,10 +84,11 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
         # A fresh context each: translations, time zones and the like end with the message.
         context = contextvars.copy_context()
         if nested or not handler.is_plain:
-            result = context.run(_call, handler, message, using, nested)
+            # Around all of it as well: hooks of the commit are the application's too.
+            result = context.run(copies.call, _call, handler, message, using, nested)
         else:
             prepare(message.started)
-            result = context.run(handler.function, message)
+            result = context.run(copies.call, handler.function, message)
             if result is not None:
                 result = context.run(_finish, result)
     except _LostInCommit as lost:
@@ -155,20 +156,45 @@ def _call(handler: Handler, message: Claimed, using: str | None, nested: bool) -
         _take_turn(handler.versions, message, using)
         return None
     if handler.atomic:
-        with transaction.atomic(using=using):
-            result = _finish(handler.function(message))
-            _complete(message, result, using)
-        return result
+        return _call_atomic(handler, message, using, nested)
     if not handler.is_async:
         # A test runs inside a transaction: a database error of the handler must not break it.
         with transaction.atomic(using=using):
-            return _finish(handler.function(message))
-    return asyncio.run(handler.function(message))
+            return _finish(copies.call(handler.function, message))
+    return asyncio.run(copies.wait_for(handler.function(message)))
+
+
+def _call_atomic(handler: Handler, message: Claimed, using: str | None, nested: bool) -> Any:
+    """Return what the handler returned when its work and its completion are committed."""
+    commits: list[str] = []
+    result = None
+    try:
+        with transaction.atomic(using=using):
+            if not nested:
+                # First in line: hooks of the handler run behind it, and may raise.
+                transaction.on_commit(lambda: commits.append("done"), using=using)
+            # A copy of this process must not end the transaction, whose socket it shares.
+            result = _finish(copies.call(handler.function, message))
+            _complete(message, result, using)
+    except BaseException as error:
+        if not commits:
+            raise
+        crash(
+            "commit_hook_failed",
+            "message {name} {message_id} of queue {queue} is completed; after the commit a "
+            "function that its handler gave to on_commit failed",
+            error,
+            name=message.name,
+            message_id=message.id,
+            queue=message.queue,
+            attempt=message.attempt,
+        )
+    return result
 
 
 def _finish(result: Any) -> Any:
     """Run what a wrapped `async def` returned: its work has not even begun."""
-    return asyncio.run(result) if inspect.iscoroutine(result) else result
+    return asyncio.run(copies.wait_for(result)) if inspect.iscoroutine(result) else result
 
 
 def is_activity(message: Claimed) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
-from .. import points, tracing
+from .. import copies, points, tracing
 from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
@@ -31,6 +31,7 @@ from .registry import Handler, Registry
 Outcome = tuple[Holding, Report | Release]
 #: After these the rest of a run is not begun.
 FAILED = frozenset((Failure, Overtaken))
+ENDS_RUN = FAILED | {Release}
 
 
 class Executors:
@@ -109,11 +110,11 @@ class Executors:
             points.reach("handler.returned", holding.message)
             if not self.finished(holding, report):
                 return False
-            if type(report) in FAILED:
+            if type(report) in ENDS_RUN:
                 return True
         return True
 
-    def _execute(self, holding: Holding) -> Report:
+    def _execute(self, holding: Holding) -> Report | Release:
         message, handler = holding.message, holding.handler
         try:
             if self._loop is not None and handler is not None and handler.is_async:
@@ -131,12 +132,15 @@ class Executors:
             )
             return Failure(message.id, error=describe(error).text, token=message.token)
 
-    def finished(self, holding: Holding, report: Report) -> bool:
+    def finished(self, holding: Holding, report: Report | Release) -> bool:
         """Hand an outcome back; False when the pump has given up on it and replaced its thread."""
         if not holding.decide():
             return False
-        if type(report) in FAILED:
-            self._holdings.finish(holding, failed=True)
+        if type(report) in ENDS_RUN:
+            if isinstance(report, Release):
+                self._holdings.give_back(holding)
+            else:
+                self._holdings.finish(holding, failed=True)
             behind = _released(behind for behind in holding.behind if behind.take())
             self.outcomes.append([(holding, report), *behind])
         else:
@@ -158,6 +162,18 @@ class Executors:
         """Return messages whatever their handlers are doing; their own results come too late."""
         if outcomes := _released(run):
             self.outcomes.append(outcomes)
+
+    def cancel(self, holding: Holding, now: float) -> bool:
+        """
+        End an async handler that runs, so that its `finally` does; its message is given back.
+
+        False: it cannot be cancelled. It may still ignore that.
+        """
+        if holding.task is None or self._loop is None:
+            return False
+        holding.cancelled = now
+        self._loop.cancel(holding)
+        return True
 
     def give_up(self, holding: Holding, report: Failure) -> bool:
         """Report in place of a handler that does not end, and make up for its slot."""
@@ -193,18 +209,22 @@ class _Loop:
     def put(self, runs: Sequence[Run]) -> None:
         self._loop.call_soon_threadsafe(self._begin, runs)
 
-    def wait_for(self, holding: Holding) -> Report:
+    def wait_for(self, holding: Holding) -> Report | Release:
         """Run one async message of a mixed stream for an executor thread."""
         return asyncio.run_coroutine_threadsafe(self._execute(holding), self._loop).result()
 
     def add_slot(self) -> None:
         self._loop.call_soon_threadsafe(self._slots.release)
 
+    def cancel(self, holding: Holding) -> None:
+        self._loop.call_soon_threadsafe(self._cancel, holding)
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
+        copies.end_with_process(self._loop)
         self._loop.run_forever()
         self._loop.close()
 
@@ -213,6 +233,11 @@ class _Loop:
             task = self._loop.create_task(self._run(run))
             self._runs.add(task)
             task.add_done_callback(self._runs.discard)
+
+    def _cancel(self, holding: Holding) -> None:
+        """In the thread of the loop: a handler that has returned meanwhile is left alone."""
+        if holding.task is not None:
+            holding.task.cancel()
 
     async def _run(self, run: Run) -> None:
         await self._slots.acquire()
@@ -230,11 +255,11 @@ class _Loop:
             points.reach("handler.returned", holding.message)
             if not self._executors.finished(holding, report):
                 return False
-            if type(report) in FAILED:
+            if type(report) in ENDS_RUN:
                 return True
         return True
 
-    async def _execute(self, holding: Holding) -> Report:
+    async def _execute(self, holding: Holding) -> Report | Release:
         # A fresh context each, as in `execute`.
         context = contextvars.copy_context()
         try:
@@ -242,7 +267,7 @@ class _Loop:
         except BaseException as error:  # noqa: BLE001 - a handler may even cancel its own task
             return failure(holding.message, holding.handler, error, holding.before)
 
-    async def _call(self, holding: Holding) -> Report:
+    async def _call(self, holding: Holding) -> Report | Release:
         """The async form of `execute`."""
         message = holding.message
         handler = admit(message, self._handlers)
@@ -251,18 +276,25 @@ class _Loop:
         with tracing.processing(message):
             return await self._handle(holding, handler)
 
-    async def _handle(self, holding: Holding, handler: Handler) -> Report:
+    async def _handle(self, holding: Holding, handler: Handler) -> Report | Release:
         message = holding.message
         # The deadline is the handler's own: the pump steps in only when it ignores this.
         limit = asyncio.timeout(handler.seconds)
+        holding.task = asyncio.current_task()
         try:
             async with limit:
-                result = await handler.function(message)
+                result = await copies.wait_for(handler.function(message))
         except BaseException as raised:  # noqa: BLE001 - a failure of the message
+            holding.task = None
+            if holding.cancelled:
+                # Not its fault: the worker goes, and whatever it raised on the way is no failure.
+                await sync_to_async(close_old_connections)()
+                return Release(message.id, 0, message.token)
             error = TookTooLong(handler.seconds) if limit.expired() else raised
             # The ORM's threads of async code are not ours: drop what the error may have broken.
             await sync_to_async(close_old_connections)()
             return failure(message, handler, error, holding.before)
+        holding.task = None
         if is_activity(message):
             return await sync_to_async(self._finish)(holding, handler, result)
         seconds = monotonic() - message.started

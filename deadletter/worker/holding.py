@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from asyncio import Task
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
+from typing import Any
 
 from ..lifecycle import Claimed
 from ..status import FailureReason, Status
@@ -19,12 +21,14 @@ class Holding:
         "_unstarted",
         "before",
         "behind",
+        "cancelled",
         "half",
         "handler",
         "message",
         "on_loop",
         "slot",
         "started",
+        "task",
         "until",
     )
 
@@ -47,6 +51,9 @@ class Holding:
         self.on_loop = False
         #: 0.0 until its handler is called.
         self.started = 0.0
+        #: The task of its async handler while that runs, and when it was cancelled by a stop.
+        self.task: Task[Any] | None = None
+        self.cancelled = 0.0
         # Deleting an attribute is atomic: of several threads, one succeeds.
         self._unstarted = True
         self._undecided = True
@@ -81,6 +88,10 @@ class Holding:
     @property
     def is_waiting(self) -> bool:
         return hasattr(self, "_unstarted")
+
+    @property
+    def is_decided(self) -> bool:
+        return not hasattr(self, "_undecided")
 
     @property
     def is_async(self) -> bool:
@@ -160,6 +171,10 @@ class Holdings:
 
     def finish(self, holding: Holding, *, failed: bool) -> None:
         self.ledger.mark(holding.slot, Stage.FAILED if failed else Stage.DONE)
+
+    def give_back(self, holding: Holding) -> None:
+        """Its handler was ended by us: should this process die now, nothing is charged."""
+        self.ledger.mark(holding.slot, Stage.WAITING)
 
     def running(self) -> list[Holding]:
         """Return what runs now, the longest first."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from time import monotonic
+from typing import Protocol
 
 from django.db import connections
 from django.db.utils import Error as DatabaseError
@@ -26,6 +27,7 @@ from ..models import Message, Queue, WorkerProcess
 from . import pools
 from .breaker import Breakers
 from .holding import Holdings
+from .ledger import Phase
 from .observer import Observer
 from .options import Options
 from .outages import is_outage
@@ -46,6 +48,12 @@ STALLED = 30.0
 COUNTED = 10_000
 
 
+class Replace(Protocol):
+    """Asks for a fresh process in place of this one; says whether this one drains now."""
+
+    def __call__(self, why: str, *, is_urgent: bool) -> bool: ...
+
+
 class Housekeeper(threading.Thread):
     """Knows the queues, beats the heart, sweeps, exchanges breakers, decides alerts, sums up."""
 
@@ -55,13 +63,18 @@ class Housekeeper(threading.Thread):
         options: Options,
         holdings: Holdings,
         breakers: Breakers,
-        recycle: Callable[[str], None],
+        replace: Replace,
+        orphaned: Callable[[], None],
     ) -> None:
         super().__init__(name="deadletter-housekeeper", daemon=True)
         self._options = options
         self._holdings = holdings
         self._breakers = breakers
-        self._recycle = recycle
+        self._replace = replace
+        self._orphaned = orphaned
+        #: The row of this process; another one has it while this process drains.
+        self._name = options.name
+        self._is_draining = False
         self._stopping = threading.Event()
         self._names: list[str] = []
         self._counted = (0, 0, 0)
@@ -122,9 +135,9 @@ class Housekeeper(threading.Thread):
 
     def _round(self) -> None:
         if self._options.supervisor and os.getppid() != self._options.supervisor:
-            self._recycle("its supervisor is gone")
-        if self.pump is not None and self.pump.leases.stuck:
-            self._recycle("a handler does not end")
+            self._orphaned()
+        if self.pump is not None and (stuck := self.pump.leases.stuck):
+            self._drain("a handler does not end", is_urgent=stuck > self._options.concurrency)
         self._breakers.exchange()
         if self._is_due("queues", QUEUES):
             self.refresh()
@@ -169,7 +182,8 @@ class Housekeeper(threading.Thread):
             "held": len(self._holdings),
             "completed": pump.tally.completed,
             "failed": pump.tally.failed,
-            "queues": list(self._names),
+            # Whoever claims no more serves no queue.
+            "queues": [] if self._is_draining else list(self._names),
             "seen_at": now,
         }
         identity = {
@@ -181,7 +195,7 @@ class Housekeeper(threading.Thread):
         }
         with bounded(using):
             WorkerProcess.objects.using(using).update_or_create(
-                name=self._options.name,
+                name=self._name,
                 # The first beat introduces this process: a dead one may have left a row of this
                 # name.
                 defaults=state if self._introduced else {**state, **identity},
@@ -189,11 +203,25 @@ class Housekeeper(threading.Thread):
             )
         self._introduced = True
 
+    def _drain(self, why: str, *, is_urgent: bool) -> None:
+        """Ask for a replacement; once this process drains, leave its name to that one."""
+        if self._is_draining or not self._replace(why, is_urgent=is_urgent):
+            return
+        self._is_draining = True
+        if self._options.supervisor:
+            self._say_goodbye()
+            self._name, self._introduced = draining_name(self._options.name), False
+        # Last: now the next process may come.
+        self._holdings.ledger.phase = Phase.DRAINING
+        self.beat()
+
     def _say_goodbye(self) -> None:
         try:
             rows = WorkerProcess.objects.using(self._options.using)
+            # Only its own: the process that took its place may have a row of that name by now.
+            own = rows.filter(name=self._name, host=socket.gethostname(), pid=os.getpid())
             with bounded(self._options.using):
-                rows.filter(name=self._options.name).delete()
+                own.delete()
         except DatabaseError:
             pass  # the row will be seen as stale
 
@@ -207,7 +235,8 @@ class Housekeeper(threading.Thread):
         limit = self._options.max_memory
         used = resident_mib()
         if limit is not None and used is not None and used > limit:
-            self._recycle(f"it uses {used:.0f} MiB of memory, more than {limit:.0f}")
+            why = f"it uses {used:.0f} MiB of memory, more than {limit:.0f}"
+            self._drain(why, is_urgent=True)
 
     def _sum_up(self) -> None:
         if self.pump is None:
@@ -235,6 +264,11 @@ class Housekeeper(threading.Thread):
         due = Message.objects.using(using).in_state("pending", clock.now(using))
         found = due.filter(queue__name__in=self._names).order_by()[: COUNTED + 1].count()
         return f"{COUNTED:,}+" if found > COUNTED else f"{found:,}"
+
+
+def draining_name(name: str) -> str:
+    """Return the name of the row of a process that drains while another one has its place."""
+    return f"{name[:180]} (draining)"
 
 
 def resident_mib() -> float | None:

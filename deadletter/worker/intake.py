@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from time import monotonic
 
+from ..alerts.notices import NAME as NOTICE
 from ..lifecycle import WorkBatch
+from ..lifecycle.own import QUEUE as OWN_QUEUE
 from .breaker import Breakers
 from .crew import Run
 from .executors import Executors
-from .holding import Holdings
+from .holding import Holding, Holdings
 from .options import Options
 from .registry import Registry
 from .reporting import Reporting
@@ -18,6 +21,8 @@ from .reporting import Reporting
 AHEAD = 0.05
 #: Seconds a message waits that may kill its process, while another such one is tried.
 SUSPECT_WAIT = 0.5
+#: Notices on their way at a time: whoever receives them slowly must not hold up the work.
+DELIVERIES = 2
 
 
 class Intake:
@@ -42,6 +47,8 @@ class Intake:
         #: The one run held that may kill this process.
         self._suspect: Run | None = None
         self._is_tried = False
+        #: Notices on their way to their channels.
+        self._deliveries: list[Holding] = []
         self._rate = 0.0
         self._measured = monotonic()
 
@@ -68,6 +75,20 @@ class Intake:
         unreported = len(self._holdings) + unentered - reported
         return min(self.wanted - unreported, self._options.batch)
 
+    def open_queues(self, queues: Sequence[str] | None) -> Sequence[str] | None:
+        """Leave deadletter's own queue out for as long as no further notice could be delivered."""
+        if queues is None or self._may_deliver:
+            return queues
+        return [name for name in queues if name != OWN_QUEUE]
+
+    @property
+    def _may_deliver(self) -> bool:
+        if not self._deliveries:
+            return True
+        self._deliveries = [held for held in self._deliveries if not held.is_decided]
+        # One thread at least is for the work, where there are several.
+        return len(self._deliveries) < min(DELIVERIES, max(1, self._options.concurrency - 1))
+
     def take_in(self, batch: WorkBatch, *, asked: float) -> None:
         """Hold what was claimed, and hand over what may start."""
         add, find = self._holdings.add, self._handlers.find
@@ -77,7 +98,7 @@ class Intake:
         ]
         # Almost always nothing is held back, and 500 runs need not be asked about.
         is_plain = self._breakers.are_closed and not any(
-            holding.is_suspect for run in runs for holding in run
+            holding.is_suspect or holding.message.name == NOTICE for run in runs for holding in run
         )
         ready = runs if is_plain else [run for run in runs if self._may_start(run)]
         # The pump is told when half of what is held is done: the other half lasts until it is back.
@@ -90,6 +111,11 @@ class Intake:
         if wait is not None:
             self._reporting.put_back(run, wait)
             return False
+        if run[0].message.name == NOTICE:
+            if not self._may_deliver:
+                self._reporting.put_back(run, 0)
+                return False
+            self._deliveries.append(run[0])
         suspects = [holding for holding in run if holding.is_suspect]
         if not suspects:
             return True

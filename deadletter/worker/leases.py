@@ -22,7 +22,7 @@ from .tally import Tally
 INTERVAL = 0.05
 #: Seconds until a row that somebody else has locked is tried again.
 BUSY_PAUSE = 0.25
-#: Seconds an async handler has to end after its own time limit cancelled it.
+#: Seconds an async handler has to end after its own time limit, or a stop, cancelled it.
 CANCELLATION = 1.0
 
 

@@ -2,7 +2,8 @@
 What did a process hold when it died? A table in memory it shares with its supervisor.
 
 Each message has a slot for as long as the process holds it: id, token and how far it got. When the
-process is gone the supervisor reads the table and charges only what was really running.
+process is gone the supervisor reads the table and charges only what was really running. Two bytes
+beside it say how far the process itself has got, and what its supervisor allows.
 """
 
 from __future__ import annotations
@@ -34,6 +35,21 @@ class Stage(enum.IntEnum):
     FAILED = 4
 
 
+class Phase(enum.IntEnum):
+    """What a process says of itself. An exit code says less: any handler can exit with 0."""
+
+    #: Also of a process that is gone: it died.
+    WORKING = 0
+    #: Wants to be replaced, and goes on until it may.
+    ASKING = 1
+    #: Claims no more and lets its handlers finish; another process may take its place.
+    DRAINING = 2
+    #: Ended in good order, and another process is to follow.
+    REPLACED = 3
+    #: Ended in good order for good: there was nothing left to do.
+    FINISHED = 4
+
+
 _WAITING = int(Stage.WAITING)
 
 
@@ -45,11 +61,17 @@ class Entry:
 
 
 class Ledger:
-    """Fixed slots in anonymous shared memory. One process writes; its parent reads afterwards."""
+    """
+    Fixed slots in anonymous shared memory. One process writes; its parent reads afterwards.
 
-    def __init__(self, slots: int = SLOTS) -> None:
-        self._memory = mmap.mmap(-1, slots * _SLOT.size + _CLAIMS * _TOKEN)
+    `side` tells the ledgers of a process and of the one that it is replaced by apart: 0 and 1.
+    """
+
+    def __init__(self, slots: int = SLOTS, *, side: int = 0) -> None:
         self._claiming = slots * _SLOT.size
+        self._phase = self._claiming + _CLAIMS * _TOKEN
+        self._memory = mmap.mmap(-1, self._phase + 2)
+        self.side = side
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))
 
@@ -60,14 +82,31 @@ class Ledger:
     def announce(self, *tokens: str) -> None:
         """Write down under which tokens there may be messages that are not entered yet."""
         claims = b"".join(map(bytes.fromhex, tokens))
-        self._memory[self._claiming :] = claims.ljust(_CLAIMS * _TOKEN, b"\0")
+        self._memory[self._claiming : self._phase] = claims.ljust(_CLAIMS * _TOKEN, b"\0")
 
     @property
     def announced(self) -> list[str]:
         """Return the tokens of claims whose messages are not all among the entries."""
-        claims = self._memory[self._claiming :]
+        claims = self._memory[self._claiming : self._phase]
         found = [claims[at : at + _TOKEN] for at in range(0, len(claims), _TOKEN)]
         return [token.hex() for token in found if any(token)]
+
+    @property
+    def phase(self) -> Phase:
+        return Phase(self._memory[self._phase])
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._memory[self._phase] = phase
+
+    @property
+    def may_drain(self) -> bool:
+        """Whether the supervisor will fill the place of a process that drains."""
+        return bool(self._memory[self._phase + 1])
+
+    def let_drain(self) -> None:
+        """Called by the supervisor; the byte is its own."""
+        self._memory[self._phase + 1] = 1
 
     def hold(self, id: int, token: str) -> int:
         """Enter a message and return its slot."""

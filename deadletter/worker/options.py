@@ -24,6 +24,9 @@ class Options:
     poll: float = 1.0
     #: How long running handlers may take to finish after a stop.
     grace: float = 30.0
+    #: How long a process that is to be replaced waits for its handlers; None: for each as long as
+    #: its own time limit, and an hour where it has none.
+    drain_limit: float | None = None
     drain: bool = False
     max_messages: int | None = None
     #: MiB of resident memory.

@@ -17,7 +17,7 @@ from .breaker import Breakers
 from .executors import Executors
 from .holding import Holdings
 from .housekeeper import Housekeeper
-from .ledger import Ledger
+from .ledger import Ledger, Phase
 from .observer import Observer
 from .options import Options
 from .outages import check_tables
@@ -46,6 +46,7 @@ class WorkerProcess:
         self.options = options
         self.woken = threading.Event()
         self.recycling = ""
+        self._is_orphan = False
         self._crash: BaseException | None = None
         self._holdings = Holdings(ledger or Ledger())
         self._breakers = Breakers(worker=options.name, using=options.using, handlers=handlers)
@@ -60,7 +61,8 @@ class WorkerProcess:
             options=options,
             holdings=self._holdings,
             breakers=self._breakers,
-            recycle=self.recycle,
+            replace=self.replace,
+            orphaned=self.orphaned,
         )
         self.pump = Pump(
             options=options,
@@ -122,16 +124,41 @@ class WorkerProcess:
         )
         self.pump.stop(grace=0.0 if at_once else self.options.grace)
 
-    def recycle(self, why: str) -> None:
-        """Stop in order to be replaced by a fresh process."""
-        if not self.recycling:
-            self.recycling = why
+    def replace(self, why: str, *, is_urgent: bool) -> bool:
+        """
+        Claim no more, let the handlers finish and go; a fresh process takes over. Say whether so.
+
+        Under a supervisor at most one process of a place does that at a time. Another one goes on
+        with its work until it may, unless it is urgent: then it drains before its place is filled.
+        """
+        ledger = self._holdings.ledger
+        if self.recycling:
+            return True
+        if self.options.supervisor and not (is_urgent or ledger.may_drain):
+            ledger.phase = Phase.ASKING
+            return False
+        self.recycling = why
+        event(
+            logging.WARNING,
+            "worker_recycling",
+            "worker {worker} claims no more, and is replaced when its handlers have ended: {why}",
+            worker=self.options.name,
+            why=why,
+        )
+        self.pump.finish()
+        return True
+
+    def orphaned(self) -> None:
+        """Its supervisor is gone: stop as if it had said so."""
+        if not self._is_orphan:
+            self._is_orphan = True
+            self.recycling = self.recycling or "its supervisor is gone"
             event(
                 logging.WARNING,
                 "worker_recycling",
-                "worker {worker} recycles: {why}",
+                "worker {worker} stops: {why}",
                 worker=self.options.name,
-                why=why,
+                why="its supervisor is gone",
             )
             self.pump.stop(grace=self.options.grace)
 

@@ -21,9 +21,9 @@ from .backlog import Backlog
 from .breaker import Breakers
 from .exchange import Answered, Exchange
 from .executors import Executors
-from .holding import Holdings
+from .holding import Holding, Holdings
 from .intake import Intake
-from .leases import INTERVAL, Leases
+from .leases import CANCELLATION, INTERVAL, Leases
 from .observer import Observer
 from .options import Options
 from .outages import Unusable, advice, is_outage
@@ -34,6 +34,8 @@ from .tally import Tally
 
 #: Seconds a stopping worker waits for a database that is away before it leaves its leases to time.
 LAST_TRY = 5.0
+#: Seconds that a process which is to be replaced waits for handlers without a time limit.
+UNTIMED = 3600.0
 #: Outcomes that wait when an exchange comes back, and make the next one leave at once.
 PRESSING = 100
 
@@ -96,6 +98,8 @@ class Pump:
         self._woken = woken
         self._stopped = threading.Event()
         self._stop_at = math.inf
+        #: When a process that is to be replaced waits no longer for handlers without a time limit.
+        self._finish_at = math.inf
         self._claiming = True
         #: What others have locked was tried once more after the grace.
         self._tried_last = False
@@ -156,6 +160,18 @@ class Pump:
         """Claim no more, give back what was not started, let the rest finish within `grace`."""
         self._claiming = False
         self._stop_at = min(self._stop_at, monotonic() + grace)
+        self._stopped.set()
+        self._woken.set()
+
+    def finish(self) -> None:
+        """
+        Claim no more, give back what was not started, and let the rest finish.
+
+        Handlers have their own time limit; without one, that of the options, or an hour.
+        """
+        self._claiming = False
+        limit = self.options.drain_limit
+        self._finish_at = monotonic() + (UNTIMED if limit is None else limit)
         self._stopped.set()
         self._woken.set()
 
@@ -220,7 +236,11 @@ class Pump:
         more = batch.more or answered.is_partial
         self._rhythm.looked(monotonic(), found=room if more else found, room=room)
         if self.options.drain and not (
-            found or more or answered.reports.failures or len(self._holdings) > answered.done
+            found
+            or more
+            or answered.reports.failures
+            or answered.reports.releases
+            or len(self._holdings) > answered.done
         ):
             self._claiming = False
 
@@ -241,10 +261,24 @@ class Pump:
     def _give_back(self, now: float) -> None:
         """Stopping: what waits goes back now, what runs when the grace is over."""
         self._executors.give_back(self._holdings.waiting())
+        late = [holding for holding in self._overdue(now) if not self._can_end(holding, now)]
+        self.abandoned += len(late)
+        self._executors.abandon(late)
+
+    def _overdue(self, now: float) -> list[Holding]:
+        """Return what still runs although its time to finish is over."""
         if now >= self._stop_at:
-            running = self._holdings.running()
-            self.abandoned += len(running)
-            self._executors.abandon(running)
+            return self._holdings.running()
+        if now < self._finish_at:
+            return []
+        is_limited = self.options.drain_limit is not None
+        return [h for h in self._holdings.running() if is_limited or h.deadline is None]
+
+    def _can_end(self, holding: Holding, now: float) -> bool:
+        """Cancel an async handler, and say whether it has a moment left to end by itself."""
+        if holding.cancelled:
+            return now < holding.cancelled + CANCELLATION
+        return self._executors.cancel(holding, now)
 
     def _leave(self) -> None:
         """Say what is left to its lease: its outcome could not be stored."""

@@ -21,11 +21,12 @@ from django.db.utils import Error as DatabaseError
 from .. import points
 from ..lifecycle import Completion, Failure, Release, process_batch
 from ..logs import crash, event, flush
-from ..models import Kind, Message
+from ..models import Kind, Message, WorkerProcess
 from ..status import FailureReason
 from . import pools
+from .housekeeper import draining_name
 from .leases import claimed_under
-from .ledger import Entry, Ledger, Stage
+from .ledger import Entry, Ledger, Phase, Stage
 from .observer import Companion
 from .process import RECYCLE
 from .registry import registry
@@ -57,6 +58,8 @@ class Child:
     crashes: int = 0
     start_at: float = 0.0
     finished: bool = False
+    #: It drains, and another process has its place: nobody follows it.
+    is_leaving: bool = False
     #: What the last process left behind and is not freed yet, with the reason of its death.
     legacy: list[Entry] = field(default_factory=list)
     #: The tokens of claims it died in: what those took is not among the entries.
@@ -106,6 +109,7 @@ class Supervisor:
             self._wait()
             self._reap()
             self._free()
+            self._relieve()
             self._hurry()
         if self._companion is not None:
             self._companion.stop()
@@ -115,6 +119,8 @@ class Supervisor:
         for child in self._children:
             # What the last process left is freed first: its ledger is the next one's too.
             if child.pid or child.finished or child.has_legacy or self._signals:
+                continue
+            if child.is_leaving:
                 continue
             if monotonic() >= child.start_at:
                 self._fork(child)
@@ -149,6 +155,7 @@ class Supervisor:
             if self._companion is not None:
                 self._companion.leave()
             code = self._run_child(child.name, child.ledger)
+            child.ledger.phase = Phase.REPLACED if code == RECYCLE else Phase.FINISHED
         except BaseException as error:  # noqa: BLE001 - logged, and the process ends
             crash("worker_failed", "worker {worker} failed", error, worker=child.name)
         finally:
@@ -194,10 +201,14 @@ class Supervisor:
         child.claiming = child.ledger.announced
         lived = monotonic() - child.started
         pid, child.pid = child.pid, 0
-        if code == 0 or (self._signals and not child.has_legacy):
+        # What it said last, not its exit code: a handler can exit with any.
+        phase = child.ledger.phase
+        if not child.is_leaving and (
+            phase is Phase.FINISHED or (self._signals and not child.has_legacy)
+        ):
             child.finished = True
             return
-        if code == RECYCLE:
+        if phase in (Phase.REPLACED, Phase.FINISHED):
             child.death = "recycling"
             child.start_at = monotonic()
             return
@@ -218,12 +229,36 @@ class Supervisor:
             lived=lived,
             peak=peak,
             held=len(child.legacy),
-            next="not restarted" if self._signals else f"restarting in {pause:.1f} s",
+            next="not restarted"
+            if self._signals
+            else "replaced already"
+            if child.is_leaving
+            else f"restarting in {pause:.1f} s",
         )
+
+    def _relieve(self) -> None:
+        """
+        Fill the places of processes that drain: they claim no more, and may take long to end.
+
+        At most one of a place drains beside the one that works; others go on until it has gone.
+        """
+        if self._signals:
+            return
+        leaving = {child.name for child in self._children if child.is_leaving}
+        for child in list(self._children):
+            if child.name in leaving or not child.pid:
+                continue
+            if child.ledger.phase is Phase.ASKING:
+                child.ledger.let_drain()
+            elif child.ledger.phase is Phase.DRAINING:
+                former = Child(child.name, child.ledger, child.pid, child.started, is_leaving=True)
+                self._children.append(former)
+                child.ledger, child.pid = Ledger(side=1 - child.ledger.side), 0
+                child.start_at = monotonic()
 
     def _free(self) -> None:
         """Settle what dead children left; while the database is away, try again each round."""
-        for child in self._children:
+        for child in list(self._children):
             if child.has_legacy and not child.pid:
                 points.reach("supervisor.freeing")
                 try:
@@ -251,6 +286,8 @@ class Supervisor:
                 child.ledger.clear()
             elif child.busy:
                 self._free_busy(child)
+            if child.is_leaving and not (child.pid or child.has_legacy or child.busy):
+                self._forget(child)
             child.finished = child.finished or bool(
                 self._signals and not child.pid and not child.has_legacy
             )
@@ -263,6 +300,14 @@ class Supervisor:
         except DatabaseError:
             connections.close_all()
         child.busy = {death: entries for death, entries in child.busy.items() if entries}
+
+    def _forget(self, child: Child) -> None:
+        """Take a process that drained, and has gone, off the list."""
+        self._children.remove(child)
+        with suppress(DatabaseError):
+            # It took it along itself, unless it died.
+            rows = WorkerProcess.objects.using(self._using)
+            rows.filter(name=draining_name(child.name)).delete()
 
     def _hurry(self) -> None:
         """A child that does not go is killed, and what it held is freed like after any death."""

@@ -118,6 +118,30 @@ def smtp_server() -> Iterator[Mailbox]:
 
 
 @contextmanager
+def drip_server(first: bytes, drop: bytes, *, every: float = 0.05) -> Iterator[int]:
+    """Accept any connection, say something at once and then a little now and then, for ever."""
+    is_over = threading.Event()
+
+    class Session(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            try:
+                self.request.sendall(first)
+                while not is_over.wait(every):
+                    self.request.sendall(drop)
+            except OSError:
+                pass
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Session) as server, serving(server):
+        try:
+            yield server.server_address[1]
+        finally:
+            is_over.set()
+
+
+@contextmanager
 def serving(server: socketserver.BaseServer) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

@@ -7,23 +7,36 @@ import hashlib
 import hmac
 import logging
 import socket
+import threading
 import time
 
 import pytest
 from django.core import mail as django_mail
 
-from deadletter import testing
-from deadletter.alerts import delivery, send_test, webhook
+from deadletter import Outgoing, send_many, testing
+from deadletter.alert_rules import Channel
+from deadletter.alerts import deadline, delivery, mail, send_test, webhook
 from deadletter.alerts.failing import DeliveryFailed
 from deadletter.alerts.mail import render
 from deadletter.models import Message, PoisonRecord, Queue
+from deadletter.worker.options import Options
+from deadletter.worker.process import WorkerProcess
+from deadletter.worker.registry import discover
 from tests.mail import HAS_MAILERS, LOCMEM, email_settings, mailers, smtp_settings
 from tests.operations.making import dead
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 from .conftest import SECRET, notices
-from .servers import http_server, smtp_server
+from .servers import drip_server, http_server, smtp_server
 
+NOTICE = {
+    "version": 1,
+    "id": "0123",
+    "at": "2026-01-01T00:00:00+00:00",
+    "test": True,
+    "alerts": [],
+    "omitted": {},
+}
 HOSTILE = "first\r\nBcc: everybody@example.org\x1b[2J\u202e\n.\n-- \nraised: forged"
 
 
@@ -279,7 +292,59 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(clock, rules):
 
         assert drain().failed == 1  # it never answers
 
-    assert "channel hook: cannot be reached" in Message.objects.get().error
+    assert "channel hook: was not done within 0.2 s" in Message.objects.get().error
+
+
+#: What a server says at once, before it goes on byte by byte.
+DRIPS = {
+    "headers": ("http", b"HTTP/1.1 200 OK\r\n", b"X-Drip: 1\r\n"),
+    "a refusal": ("http", b"HTTP/1.1 500 No\r\nContent-Length: 9999\r\n\r\n", b"x"),
+    "a handshake": ("https", b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc", b"\x03"),
+}
+
+
+def deliveries() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "deadletter-delivery"]
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_a_server_that_drips_is_given_up_in_time_and_leaves_no_thread(what):
+    scheme, first, drop = DRIPS[what]
+    with drip_server(first, drop) as port:
+        channel = Channel(
+            name="hook",
+            kind="webhook",
+            url=f"{scheme}://127.0.0.1:{port}/",
+            secrets=(SECRET.encode(),),
+            timeout=1.5,
+        )
+
+        with pytest.raises(DeliveryFailed, match=r"was not done within 1\.5 s"):
+            webhook.deliver(channel, NOTICE)
+
+        # The server still drips.
+        wait_until(lambda: not deliveries(), patience=60)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_mail_server_that_drips_is_given_up_in_time_and_has_only_so_many_threads(settings):
+    with drip_server(b"220-", b"x") as port:
+        # Its own time limit is not what ends it here, however slowly the server drips.
+        for name, value in smtp_settings("127.0.0.1", port, timeout=120).items():
+            setattr(settings, name, value)
+        channel = Channel(name="ops", kind="email", to=("ops@example.org",), timeout=0.3)
+
+        for _ in range(deadline.MOST):
+            with pytest.raises(DeliveryFailed, match="was not done within"):
+                mail.deliver(channel, NOTICE)
+        with pytest.raises(DeliveryFailed, match="earlier deliveries have not ended"):
+            mail.deliver(channel, NOTICE)
+        assert len(deliveries()) == deadline.MOST
+
+    # With the server they end, and the channel is free again.
+    wait_until(lambda: not deliveries(), patience=60)
+    with pytest.raises(OSError, match="refused"):
+        mail.deliver(channel, NOTICE)
 
 
 def test_secrets_and_addresses_are_in_no_row_and_no_log(clock, hook, receiver, decide, caplog):
@@ -406,3 +471,49 @@ def test_a_damaged_message_says_what_is_missing(clock, rules):
 
     with pytest.raises((KeyError, DeliveryFailed)):
         delivery.deliver({"channel": "ops"})
+
+
+def hooks(count: int, url: str) -> dict[str, dict[str, object]]:
+    discover()
+    channel = {"type": "webhook", "url": url, "secret": SECRET, "timeout": 60}
+    return {f"hook{n}": channel for n in range(count)}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_receivers_that_drip_leave_the_threads_of_a_worker_to_the_work(rules, handles):
+    seen: list[int] = []
+    handles("job", lambda message: seen.append(message.id))
+    first, drop = DRIPS["headers"][1:]
+    with drip_server(first, drop, every=1) as port:
+        rules(channels=hooks(6, f"http://127.0.0.1:{port}/"))
+        send_test()
+        process = WorkerProcess(Options(name="here", concurrency=3, poll=0.1))
+        thread = threading.Thread(target=process.run, daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: len(deliveries()) == 2, patience=60)
+            ids = send_many([Outgoing("job") for _ in range(50)])
+            wait_until(lambda: len(seen) == 50, patience=60)
+            assert len(deliveries()) == 2
+        finally:
+            process.stop(at_once=True)
+            thread.join(60)
+
+    assert sorted(seen) == ids
+    # All of them were given back, uncounted.
+    assert list(Message.objects.values_list("name", "attempts")) == [("deadletter.alert", 0)] * 6
+    wait_until(lambda: not deliveries(), patience=60)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("concurrency", [1, 2, 8])
+def test_a_drain_delivers_all_notices_though_few_at_a_time(rules, receiver, concurrency):
+    rules(channels=hooks(9, receiver.url))
+    send_test()
+
+    process = WorkerProcess(Options(name="here", concurrency=concurrency, drain=True))
+    process.run()
+
+    assert len(receiver.requests) == 9
+    assert process.pump.tally.completed == 9
+    assert not Message.objects.exists()

@@ -16,6 +16,10 @@ STREAMS = "tests/lifecycle/test_stream_claims.py"
 POLICIES = "tests/lifecycle/test_stream_policies.py"
 LEVELS = "tests/lifecycle/test_levels.py"
 BUSY = "tests/worker/test_levels.py"
+REPLACEMENT = "tests/worker/test_replacement.py"
+COPIES = "tests/worker/test_copies.py"
+ATOMIC = "tests/worker/test_atomic.py"
+DELIVERY = "tests/alerts/test_delivery.py"
 RACES = "tests/races"
 COST = "tests/plans/test_stream_cost.py"
 
@@ -53,6 +57,7 @@ def mutations() -> list[Mutation]:
         *_order(),
         *_levels(),
         *_quarantine(),
+        *_processes(),
         *_rest(),
     ]
 
@@ -696,3 +701,57 @@ def _rest() -> Iterator[Mutation]:
         [python("lifecycle/stuck.py", "rows.filter(pk__in=over).update(stuck_since=None)", "pass")],
         [STUCK],
     )
+
+
+def _processes() -> Iterator[Mutation]:
+    """Who ends a process, who follows it, and what its handlers may do to it."""
+    exits = "test_a_handler_that_exits_is_a_death_whatever_its_exit_code"
+    once = "test_at_most_one_process_of_a_place_drains_and_the_next_one_works_until_it_may"
+    lone = "test_a_lone_process_with_a_stuck_thread_lets_its_other_handlers_finish"
+    cancelled = "test_an_async_handler_is_cancelled_when_the_grace_ends_and_given_back"
+    edits = {
+        "take exit code 0 for a regular end": (
+            python("worker/supervisor.py", "phase is Phase.FINISHED or", "code == 0 or"),
+            f"{REPLACEMENT}::{exits}",
+        ),
+        "replace a process without an end of its handlers": (
+            python(
+                "worker/process.py",
+                "        self.pump.finish()\n",
+                "        self.pump.stop(grace=self.options.grace)\n",
+            ),
+            f"{REPLACEMENT}::{lone}",
+        ),
+        "let any number of processes of a place drain": (
+            python(
+                "worker/supervisor.py",
+                "if child.name in leaving or not child.pid:",
+                "if child.is_leaving or not child.pid:",
+            ),
+            f"{REPLACEMENT}::{once}",
+        ),
+        "leave an async handler alone when the grace ends": (
+            python("worker/pump.py", "return self._executors.cancel(holding, now)", "return False"),
+            f"{REPLACEMENT}::{cancelled}",
+        ),
+        "let a copy of the process go on": (
+            python("copies.py", "    _forks += 1\n", "    _forks += 0\n"),
+            f"{COPIES}::test_a_copy_does_not_end_the_transaction_of_an_atomic_handler",
+        ),
+        "count a hook that fails after the commit as a failure": (
+            python("worker/executor.py", "        if not commits:\n", "        if True:\n"),
+            f"{ATOMIC}::test_a_hook_that_fails_after_the_commit_is_no_failure_of_the_message",
+        ),
+        "let notices have every thread": (
+            python(
+                "worker/intake.py", "            if not self._may_deliver:\n", "            if 0:\n"
+            ),
+            f"{DELIVERY}::test_receivers_that_drip_leave_the_threads_of_a_worker_to_the_work",
+        ),
+        "wait for a delivery for as long as it takes": (
+            python("alerts/deadline.py", "thread.join(seconds)", "thread.join(60 * seconds)"),
+            f"{DELIVERY}::test_a_server_that_drips_is_given_up_in_time_and_leaves_no_thread",
+        ),
+    }
+    for name, (edit, test) in edits.items():
+        yield Mutation(name, "sqlite", [edit], [test])

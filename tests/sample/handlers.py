@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import multiprocessing
 import os
 import signal
+import sys
 import time
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,7 +64,7 @@ def crash(message: Any) -> None:
             pass_gate(order["gate"])
         match order["how"]:
             case "exit":
-                os._exit(3)
+                os._exit(order.get("code", 3))
             case "segfault":
                 ctypes.string_at(0)
             case "kill":
@@ -103,6 +106,26 @@ async def hang_async(message: Any) -> None:
                     raise
 
 
+@handler("sample.async_tidy", timeout=None)
+async def tidy_async(message: Any) -> None:
+    """Waits for ever, and tidies up when it is cancelled."""
+    with noted(message) as order:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            note("tidied", message)
+            if order.get("how") == "raise":
+                raise RuntimeError("while tidying up")
+            while order.get("how") == "stubborn":
+                time.sleep(0.01)
+
+
+@handler("sample.untimed", timeout=None)
+def untimed(message: Any) -> None:
+    with noted(message) as order:
+        pass_gate(order["gate"])
+
+
 @handler("sample.effect", atomic=True)
 def effect(message: Any) -> None:
     """Do something in the database that must happen exactly once."""
@@ -132,6 +155,70 @@ async def use_orm_async(message: Any) -> None:
 
     with noted(message):
         await Effect.objects.acreate(message=message.id, note="orm")
+
+
+def _copy(message: Any, how: str) -> None:
+    """Be a copy of the process for a moment, and leave as many programs do."""
+    note("copy", message)
+    match how:
+        case "exit":
+            sys.exit(7)
+        case "raise":
+            raise RuntimeError("in the copy")
+
+
+def _fork(message: Any, how: str) -> bool:
+    """Fork, wait for the copy, and note how it ended; False in the copy."""
+    if how == "multiprocessing":
+        process = multiprocessing.get_context("fork").Process(target=_copy, args=(message, "exit"))
+        process.start()
+        process.join()
+        note("copied", message, code=process.exitcode)
+        return True
+    pid = os.fork()
+    if pid:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        note("copied", message, code=code)
+    else:
+        _copy(message, how)
+    return bool(pid)
+
+
+@handler("sample.fork")
+def fork(message: Any) -> None:
+    with noted(message) as order:
+        _fork(message, order["how"])
+
+
+@handler("sample.fork_atomic", atomic=True)
+def fork_atomic(message: Any) -> None:
+    from .models import Effect
+
+    with noted(message) as order:
+        Effect.objects.create(message=message.id, note="before")
+        if _fork(message, order["how"]):
+            Effect.objects.create(message=message.id, note="after")
+
+
+@types.coroutine
+def _pause() -> Iterator[None]:
+    """Let the loop go on; asyncio's own functions refuse that in a copy."""
+    yield
+
+
+@handler("sample.fork_async")
+async def fork_async(message: Any) -> None:
+    with noted(message) as order:
+        pid = os.fork()
+        if pid:
+            while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+                await asyncio.sleep(0.01)
+            note("copied", message, code=os.waitstatus_to_exitcode(ended[1]))
+            return
+        _copy(message, order["how"])
+        if order["how"] == "await":
+            await _pause()
+            note("copy went on", message)
 
 
 @handler("sample.dirty")

@@ -7,6 +7,7 @@ import signal
 import threading
 
 import pytest
+from django.db import transaction
 
 from deadletter import send
 from deadletter.lifecycle import claim
@@ -108,3 +109,31 @@ def test_an_atomic_handler_that_fails_leaves_its_work_undone(run, handles):
     assert Effect.objects.count() == 0
     assert rows() == {id: 1}
     assert claim().messages == []
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("the hook"), SystemExit(3)])
+def test_a_hook_that_fails_after_the_commit_is_no_failure_of_the_message(
+    run, handles, caplog, raised
+):
+    def hooked(message):
+        def hook() -> None:
+            raise raised
+
+        Effect.objects.create(message=message.id)
+        transaction.on_commit(hook)
+
+    handles("hooked", hooked, atomic=True)
+    id = send("hooked").pk
+
+    process = run()
+
+    assert rows() == {}
+    assert list(Effect.objects.values_list("message", flat=True)) == [id]
+    tally = process.pump.tally
+    assert (tally.completed, tally.failed, tally.lost) == (1, 0, 0)
+    [record] = [record for record in caplog.records if record.event == "commit_hook_failed"]
+    assert record.fields["message_id"] == id
+    assert "is completed" in record.getMessage()
+    assert type(raised).__name__ in record.getMessage()
+    assert not [record for record in caplog.records if record.event == "message_failed"]
+    assert not [record for record in caplog.records if record.event == "lease_lost"]

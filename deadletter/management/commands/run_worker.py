@@ -85,6 +85,13 @@ class Command(BaseCommand):
             metavar="S",
             help="how long handlers may finish after a stop (default: 30)",
         )
+        parser.add_argument(
+            "--drain-limit",
+            type=_grace,
+            metavar="S",
+            help="how long a process that is replaced waits for its handlers (default: as long as "
+            "their own timeouts; an hour for handlers without one)",
+        )
         parser.add_argument("--drain", action="store_true", help="exit when nothing is due")
         parser.add_argument(
             "--max-messages",
@@ -159,11 +166,14 @@ class Command(BaseCommand):
             child = WorkerProcess(
                 dataclasses.replace(options, name=name),
                 ledger=ledger,
-                observer=exporter.observer(names.index(name)) if exporter else None,
+                # Two processes of a place may count at the same time: each on its own board.
+                observer=exporter.observer(2 * names.index(name) + ledger.side)
+                if exporter
+                else None,
             )
             code = child.run(shutdown)
-            # Replaced rather than gone, unless everything is to stop.
-            return RECYCLE if not code and child.reached_its_limit and not shutdown.count else code
+            # Told to stop by somebody: the supervisor knows whether that was meant for all.
+            return RECYCLE if child.reached_its_limit or shutdown.count else code
 
         supervisor = Supervisor(
             names, run_child, using=options.using, grace=options.grace, companion=exporter
@@ -189,6 +199,7 @@ def _options(given: dict[str, Any]) -> Options:
         lease=given["lease"],
         poll=given["poll"],
         grace=given["grace"],
+        drain_limit=given["drain_limit"],
         drain=given["drain"],
         max_messages=given["max_messages"],
         max_memory=given["max_memory"],
@@ -216,7 +227,7 @@ def _exporter(given: dict[str, Any], options: Options) -> Exporter | None:
             given["metrics_host"],
             given["metrics_port"],
             names=registry.names(),
-            places=given["processes"],
+            places=2 * given["processes"],
             using=options.using,
         )
     except CannotListen as error:

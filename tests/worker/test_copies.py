@@ -1,0 +1,83 @@
+"""A handler may fork: its copy of the process never goes on as a second worker."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from deadletter import Outgoing, send_many
+from tests.processes import Workers, wait_until
+from tests.sample.models import Effect
+
+from .rows import rows
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: How the copy leaves, and the exit code that its parent sees.
+LEAVES = [("exit", 7), ("raise", 1), ("return", 0)]
+
+
+def _ran_once(workers: Workers, ids: list[int], code: int) -> None:
+    """Every handler started once, its copy ended by itself, and no copy started anything."""
+    starts = workers.journal("start")
+    copies = {line["pid"] for line in workers.journal("copy")}
+    assert Counter(line["id"] for line in starts) == Counter(ids)
+    assert not copies & {line["pid"] for line in starts}
+    ended = {line["id"]: line["code"] for line in workers.journal("copied")}
+    assert ended == dict.fromkeys(ids, code)
+
+
+@pytest.mark.parametrize(("how", "code"), [*LEAVES, ("multiprocessing", 7)])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_copy_that_leaves_a_handler_ends_and_no_message_runs_twice(
+    workers: Workers, how: str, code: int, processes: int
+):
+    ids = send_many([Outgoing("sample.fork", {"how": how}) for _ in range(20)])
+
+    worker = workers.drain("--processes", processes, "--concurrency", 2)
+
+    _ran_once(workers, ids, code)
+    assert rows() == {}
+    assert not worker.lines("message_failed")
+    assert not worker.lines("worker_died")
+    assert len(worker.lines("worker_stopped")) == processes
+
+
+@pytest.mark.parametrize(("how", "code"), LEAVES)
+def test_a_copy_does_not_end_the_transaction_of_an_atomic_handler(
+    workers: Workers, how: str, code: int
+):
+    ids = send_many([Outgoing("sample.fork_atomic", {"how": how}) for _ in range(5)])
+
+    worker = workers.drain("--concurrency", 1)
+
+    _ran_once(workers, ids, code)
+    assert rows() == {}
+    assert Counter(Effect.objects.values_list("message", flat=True)) == dict.fromkeys(ids, 2)
+    assert not worker.lines("message_failed")
+
+
+@pytest.mark.parametrize(("how", "code"), [*LEAVES, ("await", 0)])
+def test_a_copy_that_leaves_an_async_handler_takes_no_step_of_the_others(
+    workers: Workers, how: str, code: int
+):
+    ids = send_many([Outgoing("sample.fork_async", {"how": how}) for _ in range(10)])
+
+    worker = workers.drain("--concurrency", 4)
+
+    _ran_once(workers, ids, code)
+    assert rows() == {}
+    assert not workers.journal("copy went on")
+    copies = {line["pid"]: line["id"] for line in workers.journal("copy")}
+    finished = [line for line in workers.journal("finish") if line["pid"] in copies]
+    assert all(line["id"] == copies[line["pid"]] for line in finished)
+    assert not worker.lines("message_failed")
+
+
+def test_what_a_copy_raised_is_said(workers: Workers):
+    send_many([Outgoing("sample.fork", {"how": "raise"})])
+
+    worker = workers.drain()
+
+    wait_until(lambda: "RuntimeError: in the copy" in worker.text())
