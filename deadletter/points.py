@@ -19,7 +19,6 @@ POINTS = {
     "claim.leased": "messages are leased and counted, the claim is not committed",
     "claim.parked": "messages of a blocked stream are parked, the claim is not committed",
     "batch.settled": "outcomes are written, the claim of the same transaction has not begun",
-    "batch.held_up": "another transaction was in the way of a batch, which was undone",
     "complete.deleted": "finished messages without a stream are deleted, those of streams not yet",
     "complete.unblocking": "finished messages are deleted, their streams are not woken",
     "fail.recorded": "failures are written, the dying are not quarantined",

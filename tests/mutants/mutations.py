@@ -54,6 +54,7 @@ def mutations() -> list[Mutation]:
         *_thresholds(),
         *_streams(),
         *_locks(),
+        *_waits(),
         *_order(),
         *_levels(),
         *_quarantine(),
@@ -423,6 +424,117 @@ def _locks() -> Iterator[Mutation]:
         ],
         ["tests/lifecycle/test_notify.py"],
     )
+
+
+def _waits() -> Iterator[Mutation]:
+    """Nobody waits without a limit, and what is busy is neither lost nor settled."""
+    busy = f"{RACES}/test_busy_reports.py"
+    deletion = f"{RACES}/test_queue_deletion.py"
+    edits = "tests/lifecycle/test_policy_edits.py"
+    yield Mutation(
+        "settle a part of a stream whose other message is locked",
+        "postgresql",
+        [
+            python(
+                "lifecycle/locks.py",
+                "    busy |= {id for id in mine if streams.get(id) in refused}\n",
+                "",
+            )
+        ],
+        [f"{busy}::test_a_locked_row_makes_the_reports_of_its_stream_busy"],
+    )
+    yield Mutation(
+        "take a lease that is over for busy",
+        "postgresql",
+        [python("lifecycle/locks.py", "if live or not alive}", "}")],
+        [f"{busy}::test_a_lease_that_is_over_is_lost_and_not_busy"],
+    )
+    yield Mutation(
+        "set nothing aside for what a settle changes besides its row",
+        "postgresql",
+        [
+            python(
+                "lifecycle/locks.py",
+                "            if middle:\n",
+                "            if False:\n",
+            )
+        ],
+        [f"{busy}::test_a_parked_row_that_somebody_holds_makes_its_stream_busy"],
+    )
+    yield Mutation(
+        "take a locked row for a lost lease",
+        "postgresql",
+        [
+            python(
+                "lifecycle/settle.py",
+                'tx.run("read_held", **holding) if live and id in missing',
+                'tx.run("read_held", **holding) if not live and id in missing',
+            )
+        ],
+        [f"{busy}::test_renewals_pass_over_what_somebody_holds"],
+    )
+    yield Mutation(
+        "leave a lock_timeout behind in a caller's transaction",
+        "postgresql",
+        [python("lifecycle/transaction.py", "before is not None and not is_last", "False")],
+        [f"{busy}::test_a_verb_inside_a_callers_transaction_leaves_its_lock_timeout_as_it_was"],
+    )
+    yield Mutation(
+        "keep the locks of a verb that was refused",
+        "postgresql",
+        [
+            python(
+                "lifecycle/transaction.py",
+                "if self.is_own or self.is_sqlite:\n            return work()",
+                "if True:\n            return work()",
+            )
+        ],
+        [f"{busy}::test_a_refused_verb_inside_a_callers_transaction_leaves_no_lock"],
+    )
+    yield Mutation(
+        "delete a queue without asking who sends",
+        "postgresql",
+        [python("models/queue.py", "first = _senders(connection)", "first: dict[str, str] = {}")],
+        [deletion],
+    )
+    yield Mutation(
+        "delete a queue without looking again",
+        "postgresql",
+        [
+            python(
+                "models/queue.py",
+                "        put_back(queue, using)\n        raise\n",
+                "        raise\n",
+            )
+        ],
+        [deletion],
+    )
+    for on in BOTH:
+        yield Mutation(
+            "forget what an edited policy frees",
+            on,
+            [
+                python(
+                    "models/queue.py",
+                    "    if ids:\n        stream",
+                    "    if not ids:\n        stream",
+                )
+            ],
+            [edits],
+        )
+        yield Mutation(
+            "wake a stream that is being worked on when a policy is edited",
+            on,
+            [
+                sql(
+                    on,
+                    "wake_queue",
+                    "head.available_at > %(now)s AND head.lease_token IS NULL",
+                    "true",
+                )
+            ],
+            [f"{edits}::test_a_stream_that_is_being_worked_on_is_left_alone"],
+        )
 
 
 def _order() -> Iterator[Mutation]:
