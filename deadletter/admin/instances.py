@@ -87,6 +87,8 @@ class InstanceAdmin(ReadOnlyAdmin):
     )
     list_display_links = ("shown_id",)
     list_filter = (StatusFilter, NameFilter)
+    #: The page of an instance leads to all its children.
+    other_lookups = ("parent",)
     sortable_by = ()  # type: ignore[assignment]
     # As the indexes have it: read backwards, nothing is sorted.
     ordering = ("-updated_at", "-id")

@@ -21,13 +21,13 @@ from ..models import OnPoison, Queue, State
 from ..operations.queues import POLICY
 from .confirm import WHY_LIMIT
 from .counts import IN_A_LIST, ON_A_PAGE, Capped, attach_counts
+from .lookups import StrictLookups
 from .pausing import pause_url, pause_view, rows_url
 
 if TYPE_CHECKING:  # the class is generic to the type checker only
-    _ModelAdmin = admin.ModelAdmin[Queue]
     _ModelForm = forms.ModelForm[Queue]
 else:
-    _ModelAdmin, _ModelForm = admin.ModelAdmin, forms.ModelForm
+    _ModelForm = forms.ModelForm
 
 
 class QueueForm(_ModelForm):
@@ -67,7 +67,7 @@ def _column(state: State) -> Any:
 
 
 @admin.register(Queue)
-class QueueAdmin(_ModelAdmin):
+class QueueAdmin(StrictLookups):
     list_display = (
         "name",
         "status",
@@ -82,6 +82,8 @@ class QueueAdmin(_ModelAdmin):
     actions = None
     search_fields = ("name",)
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    sortable_by = ("name", "status")
     form = QueueForm
     fieldsets = (
         (None, {"fields": ("name",)}),
@@ -200,7 +202,7 @@ class QueueAdmin(_ModelAdmin):
             return {}
         using = router.db_for_write(Queue)
         attach_counts([queue], now=clock.now(using), limit=ON_A_PAGE, using=using)
-        counts: dict[str, Capped] = queue.counts  # type: ignore[attr-defined]
+        counts: dict[str, Capped] = queue.counts
         return {
             "counts": [
                 {"label": State(state).label, "n": n, "url": rows_url(self, queue, state)}

@@ -14,15 +14,15 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Queue
+from .lookups import StrictLookups
 
 #: Rows counted, and rows that can be paged through; a filter or a search leads to the others.
 COUNT_LIMIT = 10_000
 
-if TYPE_CHECKING:  # the classes are generic to the type checker only
-    _ModelAdmin = admin.ModelAdmin[models.Model]
+if TYPE_CHECKING:  # the class is generic to the type checker only
     _Paginator = Paginator[models.Model]
 else:
-    _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
+    _Paginator = Paginator
 
 
 class CappedPaginator(_Paginator):
@@ -42,7 +42,7 @@ class CappedPaginator(_Paginator):
         return self._counted > COUNT_LIMIT
 
 
-class ReadOnlyAdmin(_ModelAdmin):
+class ReadOnlyAdmin(StrictLookups):
     """Lists and pages that only show: what happens to messages is decided by `lifecycle`."""
 
     paginator = CappedPaginator
