@@ -161,7 +161,7 @@ def _command(plan: Plan, asked: Asked | None) -> str:
 
 def _do(model_admin: Any, request: HttpRequest, plan: Plan, form: WhyForm) -> HttpResponse:
     asked = form.cleaned_data
-    terms = {"queue": asked.get("queue") or None, "rate": asked.get("rate")}
+    terms: dict[str, Any] = {"queue": asked.get("queue") or None, "rate": asked.get("rate")}
     by, why = request.user.get_username(), asked["why"]
     if plan.wanted is not None:
         return _begin(model_admin, request, plan, terms, why)

@@ -17,6 +17,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
+from ..exceptions import UnknownQueue
 from ..models import OnPoison, Queue, State
 from ..operations.queues import POLICY
 from .confirm import WHY_LIMIT
@@ -154,6 +155,14 @@ class QueueAdmin(StrictLookups):
             why = form.cleaned_data.get("why", "")
             operations.set_queue(obj.name, by=by, why=why, **edited)
 
+    def delete_model(self, request: HttpRequest, obj: Queue) -> None:
+        """Leave the deleting to `operations`, which audits it."""
+        operations.delete_queue(obj.name, by=request.user.get_username())
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        for queue in queryset:
+            self.delete_model(request, queue)
+
     def changeform_view(
         self,
         request: HttpRequest,
@@ -172,7 +181,7 @@ class QueueAdmin(StrictLookups):
         """Ask and delete; a queue that came into use in the meantime stays."""
         try:
             return super().delete_view(request, *args, **kwargs)
-        except ProtectedError:
+        except (ProtectedError, UnknownQueue):
             here = reverse("admin:deadletter_queue_changelist", current_app=self.admin_site.name)
             return self._refuse(request, gettext("The queue is in use and was not deleted."), here)
 

@@ -503,3 +503,60 @@ def _rest() -> Iterator[Mutation]:
         ],
         ["tests/hostile/test_door.py"],
     )
+    yield Mutation(
+        "pair elements of lists with hidden values by position",
+        "sqlite",
+        [
+            python(
+                "operations/hidden_values.py",
+                "            if text in before:\n",
+                "            if n < len(shown):\n"
+                "                found.append(self.value(element, shown[n], original[n], place))\n"
+                "                continue\n"
+                "            if text in before:\n",
+            )
+        ],
+        ["tests/operations/test_hidden_values.py"],
+    )
+    yield Mutation(
+        "copy a hidden value to another element",
+        "sqlite",
+        [
+            python(
+                "operations/hidden_values.py",
+                "if len(values) == 1 and len(after) <= len(before):",
+                "if len(values) == 1:",
+            )
+        ],
+        ["tests/operations/test_hidden_values.py"],
+    )
+    yield Mutation(
+        "allow every lookup in the lists of the admin",
+        "sqlite",
+        [
+            python(
+                "admin/lookups.py",
+                "        if lookup in self.other_lookups:\n",
+                "        if lookup:\n",
+            )
+        ],
+        ["tests/admin/test_lookups.py"],
+    )
+    yield Mutation(
+        "let strangers choose the limits of the health page",
+        "sqlite",
+        [python("health_view.py", "        if not may_know_more:\n", "        if False:\n")],
+        ["tests/test_health_view.py"],
+    )
+    yield Mutation(
+        "delete a queue without a trace",
+        "sqlite",
+        [
+            python(
+                "operations/queues.py",
+                '_record(tx, Act.EDIT_QUEUE, queue, by, {"deleted": True, **policy}, why)',
+                "_ = policy",
+            )
+        ],
+        ["tests/commands/test_queues.py"],
+    )
