@@ -29,8 +29,17 @@ from deadletter.models import (
 SECRET = "s3cr3t-4111"
 VIEWS = [
     f"view_{name}"
-    for name in ("alert", "auditentry", "breaker", "count", "instance", "message")
-    + ("poisonrecord", "queue", "workerprocess")
+    for name in (
+        "alert",
+        "auditentry",
+        "breaker",
+        "count",
+        "instance",
+        "message",
+        "poisonrecord",
+        "queue",
+        "workerprocess",
+    )
 ]
 EVERYTHING_ELSE = ["retry_poison", "remove_poison", "edit_payload", "cancel_instance"]
 
@@ -186,10 +195,7 @@ def test_an_export_has_headers_and_texts_for_who_may_see_payloads(
     text = b"".join(answer.streaming_content).decode()
 
     assert (SECRET in text) == allowed
-    if format == "jsonl":
-        line = json.loads(text)
-    else:
-        line = next(csv.DictReader(io.StringIO(text)))
+    line = json.loads(text) if format == "jsonl" else next(csv.DictReader(io.StringIO(text)))
     assert line["exception"].endswith("CardRefused")
     assert {"payload", "headers", "last_error"} & set(line) == (
         {"payload", "headers", "last_error"} if allowed else set()

@@ -560,3 +560,15 @@ def _rest() -> Iterator[Mutation]:
         ],
         ["tests/commands/test_queues.py"],
     )
+    yield Mutation(
+        "take any word before a colon for the class of an error",
+        "sqlite",
+        [python("admin/error_text.py", 'return name if is_known else ""', "return name")],
+        ["tests/admin/test_error_texts.py"],
+    )
+    yield Mutation(
+        "search texts of errors without the permission",
+        "sqlite",
+        [python("admin/asked.py", 'if "text" in query and not texts:', "if False:")],
+        ["tests/admin/test_error_texts.py"],
+    )
