@@ -572,3 +572,15 @@ def _rest() -> Iterator[Mutation]:
         [python("admin/asked.py", 'if "text" in query and not texts:', "if False:")],
         ["tests/admin/test_error_texts.py"],
     )
+    yield Mutation(
+        "count expires_in from the start of the transaction",
+        "postgresql",
+        [python("sql/__init__.py", "statement_timestamp())", "now())")],
+        ["tests/lifecycle/test_send_expiry.py"],
+    )
+    yield Mutation(
+        "let in times that cannot be read back",
+        "sqlite",
+        [python("lifecycle/enqueue.py", "if not is_readable(moment):", "if False:")],
+        ["tests/hostile/test_times.py"],
+    )
