@@ -65,6 +65,14 @@ def transaction_time(connection: BaseDatabaseWrapper, *, nested: bool = False) -
     return _ask(connection) if nested else None
 
 
+def send_times(connection: BaseDatabaseWrapper) -> tuple[datetime, datetime]:
+    """Return the server's now() and the moment of the statement, which `expires_in` counts from."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT now(), statement_timestamp()")
+        start, moment = cursor.fetchone()
+    return start, moment
+
+
 def transaction_start(connection: BaseDatabaseWrapper) -> datetime:
     """Return what the server's now() is in the transaction under way."""
     return _ask(connection, "SELECT now()")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from .failures import shown
 
@@ -11,6 +11,17 @@ Duration = timedelta | float | int
 
 #: Far above any sensible delay, far below what timestamps overflow at.
 LONGEST = timedelta(days=36_500)
+
+
+#: What every connection can read back: a time zone moves a time by less than two days, and Python
+#: knows the years 1 to 9999 only.
+EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
+LATEST = datetime(9999, 12, 29, tzinfo=UTC)
+
+
+def is_readable(moment: datetime) -> bool:
+    """Say whether a time that is stored can be read back, whatever time zone a connection has."""
+    return EARLIEST <= moment <= LATEST
 
 
 def as_timedelta(value: Duration, *, field: str = "duration") -> timedelta:

@@ -3,8 +3,9 @@ Is it healthy? For load balancers and monitors: 200 or 503, and as much as the c
 
     path("health/", health, {"max_wait": 300})
 
-Anybody learns whether it is, and nothing else. Why not, and who works, is for those who may read
-the metrics: METRICS_TOKEN as a bearer token, staff who may view queues, or METRICS_ACCESS.
+Anybody learns whether it is, and nothing else. Why not, who works, and whether it would be healthy
+by other limits is for those who may read the metrics: METRICS_TOKEN as a bearer token, staff who
+may view queues, or METRICS_ACCESS. Limits of a stranger's choice would tell exact numbers.
 """
 
 from __future__ import annotations
@@ -26,24 +27,36 @@ from .operations.health import MOST
 
 #: Seconds after which a database that does not answer is away.
 TIMEOUT = 5.0
+_LIMITS_REFUSED = (
+    "limits in the query are for callers who may read the metrics: send METRICS_TOKEN as a bearer "
+    "token, or give the limits to the path in urls.py"
+)
 
 
 def _health(
     request: HttpRequest, *, timeout: Duration = TIMEOUT, using: str | None = None, **limits: Any
 ) -> HttpResponse:
     """
-    Answer 200 or 503; 400 for a question that makes no sense.
+    Answer 200 or 503; 400 for a question that makes no sense, 403 for a stranger's limits.
 
-    The limits of `operations.health` are arguments of the path, and parameters of the query that
-    take precedence: max_age, max_wait, max_poison, window, min_workers.
+    The limits of `operations.health` are arguments of the path and, for callers who may read the
+    metrics, parameters of the query that take precedence: max_age, max_wait, max_poison, window,
+    min_workers.
     """
     try:
-        limits |= _read(request)
+        asked = _read(request)
     except ValueError as error:
         return JsonResponse({"error": str(error)}, status=400)
-    found = operations.health(**limits, timeout=timeout, using=using)
+    given = limits | asked if has_token(request) else limits
+    found = operations.health(**given, timeout=timeout, using=using)
+    may_know_more = _may_know_more(request, found)
+    if asked and found.reachable and not has_token(request):
+        # Rights come first: how long a refused question takes must not depend on its limits.
+        if not may_know_more:
+            return JsonResponse({"error": _LIMITS_REFUSED}, status=403)
+        found = operations.health(**(limits | asked), timeout=timeout, using=using)
     status = {"status": "ok" if found.ok else "failing"}
-    if _may_know_more(request, found):
+    if may_know_more:
         status |= found.as_dict()
     response = JsonResponse(status, status=200 if found.ok else 503)
     # Django would send ADMINS an e-mail about every answer that is not 200. This is one.

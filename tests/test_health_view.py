@@ -127,26 +127,61 @@ def test_staff_who_may_view_queues_see_why(client: Client, worker) -> None:
     assert client.get("/health").json() == {"status": "ok"}
 
 
-def test_limits_come_from_the_path_and_from_the_query(client: Client, worker, clock) -> None:
+def test_limits_come_from_the_path_and_from_the_query(client: Client, worker, clock, token) -> None:
     send("mail")
     clock.advance(11)
     WorkerProcess.objects.update(seen_at=clock.now)
 
-    assert client.get("/health").status_code == 200
-    assert client.get("/health?max_wait=10").status_code == 503
-    assert client.get("/health?max_wait=11.5").status_code == 200
-    assert client.get("/strict").status_code == 503
-    assert client.get("/strict?max_wait=12").status_code == 200
-    assert client.get("/health?min_workers=2").status_code == 503
+    def status(address: str) -> int:
+        return client.get(address, headers=token).status_code
+
+    assert status("/health") == 200
+    assert status("/health?max_wait=10") == 503
+    assert status("/health?max_wait=11.5") == 200
+    assert status("/strict") == client.get("/strict").status_code == 503
+    assert status("/strict?max_wait=12") == 200
+    assert status("/health?min_workers=2") == 503
 
 
-def test_deaths_of_the_window_are_counted(client: Client, clock) -> None:
+def test_deaths_of_the_window_are_counted(client: Client, clock, token) -> None:
     dead()
     limits = "/health?min_workers=0&max_poison=0&window=60"
 
-    assert client.get(limits).status_code == 503
+    assert client.get(limits, headers=token).status_code == 503
     clock.advance(60)
-    assert client.get(limits).status_code == 200
+    assert client.get(limits, headers=token).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["max_poison=0", "max_poison=1", "max_wait=1", "min_workers=2", "max_age=1", "window=9"],
+)
+def test_limits_of_a_stranger_tell_nothing(client: Client, worker, query: str) -> None:
+    dead()
+
+    answers = [
+        client.get(f"/health?{query}"),
+        client.get(f"/health?{query}", headers={"Authorization": "Bearer wrong"}),
+        client.head(f"/health?{query}"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [403, 403, 403]
+    assert "status" not in answers[0].json()
+    assert "METRICS_TOKEN" in answers[0].json()["error"]
+    assert client.get("/health").json() == {"status": "ok"}
+
+
+def test_staff_who_may_view_queues_choose_limits(client: Client, worker) -> None:
+    dead()
+    user = User.objects.create_user("ann", is_staff=True)
+    client.force_login(user)
+    assert client.get("/health?max_poison=0").status_code == 403
+
+    user.user_permissions.add(Permission.objects.get(codename="view_queue"))
+
+    assert client.get("/health?max_poison=0").status_code == 503
+    assert client.get("/health?max_poison=1").status_code == 200
+    assert client.get("/strict?max_wait=12").json()["status"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +244,7 @@ def test_a_database_that_is_away_is_503_in_time(client: Client, token, settings)
     user = User.objects.create_superuser("root")
     client.force_login(user)
     with silent_database():
-        stranger = client.get("/silent")
+        stranger = client.get("/silent?max_poison=1")
         known = client.get("/silent", headers=token)
 
     # A superuser's session is not even looked for: it may lie in the database that is away.

@@ -12,6 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Alert
+from .error_text import hidden_text
 from .readonly import ReadOnlyAdmin
 from .showing import show_text
 
@@ -50,6 +51,7 @@ class AlertAdmin(ReadOnlyAdmin):
         "sample",
     )
     readonly_fields = fields
+    without_payload = {"sample": "hidden_sample"}
 
     def matches(self, term: str) -> Q:
         return Q(key__in=[f"{rule}:{term}" for rule in Alert.Rule])
@@ -75,3 +77,7 @@ class AlertAdmin(ReadOnlyAdmin):
     @admin.display(description=_("sample error"))
     def sample(self, alert: Alert) -> str:
         return show_text(alert.error) if alert.error else "-"
+
+    @admin.display(description=_("sample error"))
+    def hidden_sample(self, alert: Alert) -> str:
+        return hidden_text(alert.error) or "-"

@@ -49,12 +49,22 @@ class Asked:
         return bool(self.wanted)
 
 
-def read_filter(given: Mapping[str, Any], *, besides: frozenset[str] = frozenset()) -> Asked:
-    """Read a query or a posted form; `besides` are parameters of the page itself."""
+def read_filter(
+    given: Mapping[str, Any], *, texts: bool, besides: frozenset[str] = frozenset()
+) -> Asked:
+    """
+    Read a query or a posted form; `besides` are parameters of the page itself.
+
+    `texts`: the reader may see texts of errors, and so search them.
+    """
     query = {key: str(given[key]).strip() for key in FIELDS if str(given.get(key, "")).strip()}
     unknown = sorted(set(given) - set(FIELDS) - besides - {"csrfmiddlewaretoken"})
     if unknown:
         problem = gettext("There is no filter “%(name)s”.") % {"name": unknown[0][:100]}
+        return Asked(PoisonFilter(), query, problem)
+    if "text" in query and not texts:
+        del query["text"]
+        problem = gettext("You may not see texts of errors, so you cannot search them.")
         return Asked(PoisonFilter(), query, problem)
     try:
         values = {key: _time(key, value) for key, value in query.items()}

@@ -72,6 +72,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         "touched",
     )
     readonly_fields = fields
+    without_payload = {"what": "what_without_text", "shown_selection": "selection_without_text"}
 
     def matches(self, term: str) -> Q:
         id = as_id(term)
@@ -88,13 +89,11 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     @admin.display(description=_("what"))
     def what(self, entry: AuditEntry) -> str:
         """Say in short which rows were meant."""
-        selection = entry.selection if isinstance(entry.selection, dict) else {}
-        ids = selection.get("ids")
-        if isinstance(ids, list):
-            shown = ", ".join(str(id) for id in ids[:5])
-            more = max(0, int(selection.get("count") or len(ids)) - 5)
-            return gettext("%(ids)s and %(n)s more") % {"ids": shown, "n": more} if more else shown
-        return printable(", ".join(f"{key}={value}" for key, value in selection.items()), limit=200)
+        return _in_short(entry.selection if isinstance(entry.selection, dict) else {})
+
+    @admin.display(description=_("what"))
+    def what_without_text(self, entry: AuditEntry) -> str:
+        return _in_short(_without_text(entry))
 
     @admin.display(description=_("why"))
     def why_start(self, entry: AuditEntry) -> str:
@@ -130,6 +129,10 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def shown_selection(self, entry: AuditEntry) -> str:
         return _text(entry.selection)
 
+    @admin.display(description=_("selection"))
+    def selection_without_text(self, entry: AuditEntry) -> str:
+        return _text(_without_text(entry))
+
     @admin.display(description=_("detail"))
     def shown_detail(self, entry: AuditEntry) -> str:
         return _text(entry.detail)
@@ -147,6 +150,21 @@ class AuditEntryAdmin(ReadOnlyAdmin):
             "poison_url": link(site, "poisonrecord_records"),
         }
         return render_to_string("admin/deadletter/touched.html", context)
+
+
+def _in_short(selection: dict[str, Any]) -> str:
+    ids = selection.get("ids")
+    if isinstance(ids, list):
+        shown = ", ".join(str(id) for id in ids[:5])
+        more = max(0, int(selection.get("count") or len(ids)) - 5)
+        return gettext("%(ids)s and %(n)s more") % {"ids": shown, "n": more} if more else shown
+    return printable(", ".join(f"{key}={value}" for key, value in selection.items()), limit=200)
+
+
+def _without_text(entry: AuditEntry) -> dict[str, Any]:
+    """Return the selection without a filter by the text of errors, which quotes them."""
+    selection = entry.selection if isinstance(entry.selection, dict) else {}
+    return {key: value for key, value in selection.items() if key != "text"}
 
 
 def _text(value: Any) -> str:

@@ -58,7 +58,7 @@ def bulk(model_admin: Any, request: HttpRequest, act: str) -> HttpResponse:
             else _ask(model_admin, request, plan, form)
         )
     given = request.POST if request.method == "POST" else request.GET
-    ids, asked = _meant(given)
+    ids, asked = _meant(request, given)
     if asked.problem:
         tell(request, asked.problem, messages.ERROR)
         return HttpResponseRedirect(url(model_admin, "records"))
@@ -78,7 +78,7 @@ def export(model_admin: Any, request: HttpRequest) -> HttpResponseBase:
     allowed = need(model_admin, request)
     if request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
-    ids, asked = _meant(request.POST)
+    ids, asked = _meant(request, request.POST)
     format = request.POST.get("format", "jsonl")
     if asked.problem or format not in ("jsonl", "csv"):
         tell(request, asked.problem or gettext("There is no such format."), messages.ERROR)
@@ -103,9 +103,9 @@ def export(model_admin: Any, request: HttpRequest) -> HttpResponseBase:
     return response
 
 
-def _meant(given: QueryDict) -> tuple[list[int] | None, Asked]:
+def _meant(request: HttpRequest, given: QueryDict) -> tuple[list[int] | None, Asked]:
     """Read a selection, or the filter; a selection of nothing is nothing, never everything."""
-    asked = read_filter(given, besides=_OWN)
+    asked = read_filter(given, texts=rights(request).payload, besides=_OWN)
     scope = given.get("scope") or given.get("scope_of_export")
     if scope == "all" or (scope != "selected" and "ids" not in given):
         return None, asked
@@ -161,7 +161,7 @@ def _command(plan: Plan, asked: Asked | None) -> str:
 
 def _do(model_admin: Any, request: HttpRequest, plan: Plan, form: WhyForm) -> HttpResponse:
     asked = form.cleaned_data
-    terms = {"queue": asked.get("queue") or None, "rate": asked.get("rate")}
+    terms: dict[str, Any] = {"queue": asked.get("queue") or None, "rate": asked.get("rate")}
     by, why = request.user.get_username(), asked["why"]
     if plan.wanted is not None:
         return _begin(model_admin, request, plan, terms, why)

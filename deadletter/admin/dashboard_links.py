@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.utils.http import urlencode
 
 from ..models import Breaker, Count, Message, PoisonRecord, Queue, State, WorkerProcess
+from .error_text import may_read_errors
 from .links import link
 
 
@@ -21,6 +22,8 @@ class Links:
     site: str
     allowed: frozenset[type]
     pages: list[dict[str, str]] = field(default_factory=list)
+    #: Whether texts of errors may be shown.
+    texts: bool = False
     #: Addresses found before: looking one up costs more than anything else in a line of a list.
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
 
@@ -31,7 +34,8 @@ class Links:
             model for app in app_list for model in app.get("models", ()) if model.get("admin_url")
         ]
         pages = [{"label": str(model["name"]), "url": model["admin_url"]} for model in seen]
-        return cls(request.current_app or "admin", frozenset(m["model"] for m in seen), pages)
+        allowed = frozenset(model["model"] for model in seen)
+        return cls(request.current_app or "admin", allowed, pages, may_read_errors(request))
 
     @property
     def messages(self) -> bool:

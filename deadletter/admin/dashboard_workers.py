@@ -8,6 +8,7 @@ from typing import Any
 
 from ..models import Breaker, WorkerProcess
 from .dashboard_links import Links
+from .error_text import hidden_text
 from .workers import ALIVE
 
 #: Rows read, and live workers and breakers listed.
@@ -102,7 +103,7 @@ def _breaker(links: Links, row: Breaker, now: datetime) -> BreakerLine:
     return BreakerLine(
         row.name,
         links.to(Breaker, "breaker_change", row.pk),
-        row.error,
+        row.error if links.texts else hidden_text(row.error),
         row.failures,
         row.opened_at,
         row.until if row.until > now else None,

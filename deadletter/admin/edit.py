@@ -11,14 +11,21 @@ from django.utils.translation import gettext
 from .. import operations
 from ..conf import get_settings
 from ..exceptions import PayloadRejected, Undecodable
-from ..operations import redact
+from ..operations import diff, redact
+from ..operations.hidden_values import (
+    HiddenValueMoved,
+    has_marker,
+    refuse_markers,
+    restore,
+    same,
+)
 from ..payload import accept, decode
 from ..visible import escaped, visible
-from . import diff, effects
+from . import effects
 from .acts import known, retried
 from .forms import EditForm
 from .pages import need, render, rights
-from .payloads import Stored, hidden_left, pretty, read, restore, same
+from .payloads import Stored, pretty, read
 from .record import find, gone
 
 
@@ -45,8 +52,9 @@ def edit(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
     if "confirmed" not in request.POST:
         return _compare(model_admin, request, found, form, stored, draft)
     why = form.cleaned_data["why"]
+    # What is left of the marker was in the payload before: `restore` refuses any other.
     outcome = operations.retry_poison(
-        found.pk, by=request.user.get_username(), payload=draft.value, why=why
+        found.pk, by=request.user.get_username(), payload=draft.value, why=why, literal=True
     )
     return retried(model_admin, request, found, outcome, queue=None, why=why, edited=True)
 
@@ -62,23 +70,33 @@ class Draft:
 def _check(text: str, stored: Stored) -> Draft:
     try:
         edited = decode(text)
-        shown = stored.redacted()
-        value = edited if stored.damaged else restore(edited, shown, stored.value)
+        accept(edited, limit=get_settings().payload_limit)
+        value = _whole(edited, stored)
         accept(value, limit=get_settings().payload_limit)
+    except HiddenValueMoved as error:
+        return Draft(
+            problem=gettext(
+                "%(path)s: it cannot be said which hidden value belongs here, because what "
+                "surrounds it was changed, copied or moved. Write the value instead of "
+                "“[redacted]”."
+            )
+            % {"path": visible(error.path, limit=300)}
+        )
     except (Undecodable, PayloadRejected) as error:
         return Draft(problem=visible(error, limit=500))
     except (ValueError, RecursionError) as error:
         return Draft(problem=visible(f"{type(error).__name__}: {error}", limit=500))
     if not stored.damaged and same(value, stored.value):
         return Draft(problem=gettext("Nothing was changed: to retry it as it is, use “Retry”."))
-    if hidden_left(value) and not hidden_left(stored.value):
-        return Draft(
-            problem=gettext(
-                "“[redacted]” stands where nothing was hidden. Leave it at its place to keep the "
-                "value, or write the value."
-            )
-        )
     return Draft(value=value)
+
+
+def _whole(edited: Any, stored: Stored) -> Any:
+    """Return the payload with what was hidden put back. Text that is no JSON has no places."""
+    if not stored.damaged:
+        return restore(edited, stored.value)
+    refuse_markers(edited)
+    return edited
 
 
 def _write(
@@ -125,5 +143,8 @@ def _compare(
 def _hidden_changed(new: Any, stored: Stored, draft: Draft) -> bool:
     """Say whether more changes than the difference shows: hidden values look the same."""
     if stored.damaged:
-        return hidden_left(new)
-    return not same(restore(new, stored.redacted(), stored.value), draft.value)
+        return has_marker(new)
+    try:
+        return not same(restore(new, stored.value), draft.value)
+    except HiddenValueMoved:
+        return True

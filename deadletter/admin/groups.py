@@ -9,6 +9,7 @@ from django.utils.translation import gettext
 
 from ..operations import groups as operations
 from .asked import FIELDS, Counted
+from .lookups import refuse_others
 from .pages import need, render, url
 
 PER_PAGE = 25
@@ -17,6 +18,7 @@ PER_PAGE = 25
 def groups(model_admin: Any, request: HttpRequest) -> HttpResponse:
     """List groups; an address that asks for records leads to them."""
     need(model_admin, request)
+    refuse_others(request, (*FIELDS, "q", "p"))
     if request.GET.get("q") or any(key in request.GET for key in FIELDS):
         return HttpResponseRedirect(f"{url(model_admin, 'records')}?{request.GET.urlencode()}")
     page = _number(request.GET.get("p", ""))

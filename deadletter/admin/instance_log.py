@@ -15,6 +15,7 @@ from ..models import Damaged, Instance, InstanceEvent, InstanceLogKind
 from ..operations import redact
 from ..payload import decode
 from ..visible import visible
+from .error_text import said_of
 from .links import to_instance, to_messages
 from .pages import alias
 from .payloads import pretty
@@ -27,6 +28,9 @@ _BAD = {"failed", "activity_failed", "child_failed", "cancelled"}
 _GOOD = {"completed", "activity_completed", "child_completed", "reopened"}
 #: Words that are no payload: shown to everybody.
 _SAID = {"failed": "text", "cancelled": "text", "ignored": "why"}
+
+#: Those whose words are the text of an error; the others are words of people and of deadletter.
+_ERRORS = {"failed", "activity_failed", "child_failed", "reopened"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,9 @@ def _line(
         said = about.get(key, "")
     else:
         said = error.get("text", "") if isinstance(error, dict) else ""
+    if not payloads and event.event in _ERRORS:
+        category = error.get("category") if isinstance(error, dict) else None
+        said = said_of(str(said), category)
     rest = _rest(event.event, value, about)
     return Line(
         event=event,

@@ -19,6 +19,7 @@ from ..failures import ErrorDetails
 from ..models import Instance, InstanceStatus, Message, PoisonRecord, State
 from ..visible import visible
 from .command_line import command
+from .error_text import hidden_text, said_of
 from .instance_log import read_log
 from .links import link, to_instance, to_messages
 from .pages import alias, tell
@@ -67,14 +68,14 @@ def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
         "opts": model_admin.opts,
         "instance": found,
         "known_status": found.status if found.status in InstanceStatus.values else "unknown",
-        "failure": _failure(site.name, request, found),
+        "failure": _failure(site.name, request, found, texts=may_read),
         "contents": _contents(found) if may_read else None,
         "waiting": _waiting(site.name, request, found),
         "queued": _queued(site.name, request, found),
-        "poison": _poison(site.name, request, found),
+        "poison": _poison(site.name, request, found, texts=may_read),
         "parent_url": to_instance(site.name, request, found.parent),
         "children": _children(site.name, request, found),
-        "past": _past(found),
+        "past": _past(found, texts=may_read),
         "log": read_log(site.name, request, found, payloads=may_read),
         "cancel_url": _cancel_url(site.name, found) if may_cancel else "",
         "commands": _commands(found, may_cancel),
@@ -94,7 +95,7 @@ class Failure:
     retry_url: str = ""
 
 
-def _failure(site: str, request: HttpRequest, found: Instance) -> Failure | None:
+def _failure(site: str, request: HttpRequest, found: Instance, *, texts: bool) -> Failure | None:
     if found.status != InstanceStatus.FAILED:
         return None
     stored = read(found, "error")
@@ -113,8 +114,10 @@ def _failure(site: str, request: HttpRequest, found: Instance) -> Failure | None
     may_retry = may_look and request.user.has_perm("deadletter.retry_poison")
     return Failure(
         category=str(_CATEGORIES[error.category]),
-        text=visible(error.text, limit=2_000),
-        last_error=visible(error.last_error or "", limit=4_000),
+        text=visible(error.text if texts else said_of(error.text, error.category), limit=2_000),
+        last_error=visible(
+            (error.last_error or "") if texts else hidden_text(error.last_error), limit=4_000
+        ),
         advice=_advice(found, error, record),
         url=link(site, "poisonrecord_change", record) if record and may_look else "",
         retry_url=link(site, "poisonrecord_retry", record) if record and may_retry else "",
@@ -192,16 +195,17 @@ def _queued(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
     return {"rows": shown, "more": len(there) > LISTED}
 
 
-def _poison(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
+def _poison(site: str, request: HttpRequest, found: Instance, *, texts: bool) -> dict[str, Any]:
     """Return its messages that died and are still there."""
     rows = PoisonRecord.objects.using(alias()).filter(instance=found.pk).order_by("-pk")
     light = rows.defer("payload", "headers", "history", "last_error", "verdict")
-    records = list(light.annotate(start=Left("last_error", 200))[: LISTED + 1])
+    records: list[Any] = list(light.annotate(start=Left("last_error", 200))[: LISTED + 1])
     may_look = request.user.has_perm("deadletter.view_poisonrecord")
     return {
         "rows": [
             {
                 "record": record,
+                "said": record.start if texts else f"{record.exception} {record.frame}".strip(),
                 "url": link(site, "poisonrecord_change", record.pk) if may_look else "",
                 "failed_it": not found.is_running
                 and found.failed_by in (record.message_id, record.source_id),
@@ -221,7 +225,7 @@ def _children(site: str, request: HttpRequest, found: Instance) -> dict[str, Any
     return {"rows": shown, "more_url": more}
 
 
-def _past(found: Instance) -> list[dict[str, Any]]:
+def _past(found: Instance, *, texts: bool) -> list[dict[str, Any]]:
     """Return how earlier executions ended and which errors were repaired, the latest first."""
     stored = read(found, "history")
     if not isinstance(stored.value, list):
@@ -236,11 +240,18 @@ def _past(found: Instance) -> list[dict[str, Any]]:
                 "execution_id": about.get("execution_id", "?"),
                 "status": labels.get(str(about.get("status")), str(about.get("status"))),
                 "at": moment(about.get("at")) if about.get("at") else None,
-                "error": error.get("text", "") if isinstance(error, dict) else "",
+                "error": _said(error, texts=texts),
                 "retried": about.get("retried"),
             }
         )
     return shown[::-1]
+
+
+def _said(error: Any, *, texts: bool) -> str:
+    if not isinstance(error, dict):
+        return ""
+    text = str(error.get("text", ""))
+    return text if texts else said_of(text, error.get("category"))
 
 
 def _cancel_url(site: str, found: Instance) -> str:

@@ -22,6 +22,7 @@ from ..models import Instance, InstanceStatus
 from ..operations.instances import STUCK, narrowed
 from ..visible import visible
 from . import instance_acts, instance_page
+from .error_text import said_of
 from .readonly import ReadOnlyAdmin
 
 #: Names offered by the filter: each is one probe of an index. Any other can be given by address.
@@ -87,6 +88,9 @@ class InstanceAdmin(ReadOnlyAdmin):
     )
     list_display_links = ("shown_id",)
     list_filter = (StatusFilter, NameFilter)
+    #: The page of an instance leads to all its children.
+    other_lookups = ("parent",)
+    without_payload = {"why": "hidden_why"}
     sortable_by = ()  # type: ignore[assignment]
     # As the indexes have it: read backwards, nothing is sorted.
     ordering = ("-updated_at", "-id")
@@ -141,9 +145,22 @@ class InstanceAdmin(ReadOnlyAdmin):
     def why(self, instance: Any) -> str:
         return visible(text_of(instance.start), limit=ERROR_SHOWN) or "-"
 
+    @admin.display(description=_("error"))
+    def hidden_why(self, instance: Any) -> str:
+        stored = instance.start or ""
+        return visible(said_of(text_of(stored), category_of(stored)), limit=ERROR_SHOWN) or "-"
+
     @admin.display(description=_("Last activity"))
     def active(self, instance: Any) -> str:
         return gettext("%(time)s ago") % {"time": timesince(instance.updated_at, instance.seen_at)}
+
+
+_CATEGORY = re.compile(r'"category": ?"(\w+)"')
+
+
+def category_of(stored: str) -> str:
+    found = _CATEGORY.search(stored)
+    return found[1] if found else ""
 
 
 _TEXT = re.compile(r'"text": ?"((?:[^"\\]|\\.)*)')

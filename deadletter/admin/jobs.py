@@ -54,6 +54,9 @@ def job(model_admin: Any, request: HttpRequest, job_id: int) -> HttpResponse:
     if request.method == "POST":
         return _control(model_admin, request, found)
     progress = Progress(found)
+    # A filter by the text of the error quotes the error.
+    hidden = {"up_to"} if rights(request).payload else {"up_to", "text"}
+    selection = {k: v for k, v in found.entry.selection.items() if k not in hidden}
     return render(
         model_admin,
         request,
@@ -64,10 +67,10 @@ def job(model_admin: Any, request: HttpRequest, job_id: int) -> HttpResponse:
         progress=progress,
         may_control=rights(request).to(found.entry.act),
         unserved=not progress.over and _unserved(),
-        selection={k: v for k, v in found.entry.selection.items() if k != "up_to"},
+        selection=selection,
         command=command_for(
             found.entry.act,
-            PoisonFilter.from_dict(found.entry.selection),
+            PoisonFilter.from_dict(selection),
             to_queue=found.entry.detail.get("queue"),
             rate=found.entry.detail.get("rate"),
             why=found.entry.why,

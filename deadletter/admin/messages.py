@@ -23,10 +23,18 @@ from ..visible import visible
 from . import streams
 from .acting import AT_ONCE, act_url, act_view, may
 from .attempts import AttemptsFilter
+from .error_text import hidden_text
 from .links import link
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
-from .showing import show_history, show_json, show_text, show_trail, stored_text
+from .showing import (
+    last_traceback,
+    show_history,
+    show_json,
+    show_text,
+    show_trail,
+    stored_text,
+)
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -120,7 +128,13 @@ class MessageAdmin(ReadOnlyAdmin):
         ),
         (_("Acts"), {"fields": ("shown_trail",)}),
     )
-    readonly_fields = (*flatten_fieldsets(fieldsets), "hidden_payload")
+    readonly_fields = flatten_fieldsets(fieldsets)
+    without_payload = {
+        "shown_payload": "hidden_payload",
+        "shown_headers": "",
+        "shown_error": "hidden_error",
+        "shown_history": "hidden_history",
+    }
 
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request).light()
@@ -173,12 +187,6 @@ class MessageAdmin(ReadOnlyAdmin):
         return super().change_view(
             request, object_id, form_url, extra_context={**extra, **(extra_context or {})}
         )
-
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        if request.user.has_perm("deadletter.view_payload"):
-            return self.fieldsets
-        content = (_("Content"), {"fields": ("hidden_payload",)})
-        return [content if "shown_payload" in f[1]["fields"] else f for f in self.fieldsets]
 
     def has_retry_now_permission(self, request: HttpRequest) -> bool:
         return may(self, request, ACTS["retry-now"])
@@ -266,9 +274,17 @@ class MessageAdmin(ReadOnlyAdmin):
     def shown_error(self, message: Message) -> str:
         return show_text(*stored_text(message, "error"))
 
+    @admin.display(description=_("last error"))
+    def hidden_error(self, message: Message) -> str:
+        return show_text(hidden_text(stored_text(message, "error")[0], last_traceback(message)))
+
     @admin.display(description=_("failed attempts"))
     def shown_history(self, message: Message) -> str:
         return show_history(message)
+
+    @admin.display(description=_("failed attempts"))
+    def hidden_history(self, message: Message) -> str:
+        return show_history(message, texts=False)
 
     @admin.display(description=_("what people did"))
     def shown_trail(self, message: Message) -> str:

@@ -82,41 +82,6 @@ def pretty(value: Any) -> str:
         return HIDDEN  # what a rule of the site made of it is no JSON
 
 
-def restore(edited: Any, shown: Any, original: Any) -> Any:
-    """
-    Put back what was hidden from the editor: a value left as it was shown is the original.
-
-    {"to": 2, "token": "[redacted]"} edited from {"to": 1, "token": "[redacted]"} keeps the token.
-    """
-    if same(edited, shown):
-        return original
-    if isinstance(edited, dict) and isinstance(shown, dict) and isinstance(original, dict):
-        return {
-            key: restore(value, shown[key], original[key])
-            if key in shown and key in original
-            else value
-            for key, value in edited.items()
-        }
-    if isinstance(edited, list) and isinstance(shown, list) and isinstance(original, list):
-        known = list(zip(shown, original, strict=False))
-        return [restore(v, *known[n]) if n < len(known) else v for n, v in enumerate(edited)]
-    return edited
-
-
-def hidden_left(value: Any) -> bool:
-    """Say whether a placeholder is still there: it was moved to where nothing had been hidden."""
-    if isinstance(value, dict):
-        return any(hidden_left(child) for child in value.values())
-    if isinstance(value, list):
-        return any(hidden_left(child) for child in value)
-    return isinstance(value, str) and value.startswith(HIDDEN[:-1])
-
-
-def same(one: Any, other: Any) -> bool:
-    """Compare as JSON: to Python, 1, 1.0 and True are equal."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
 def _decoded(text: str) -> Stored:
     try:
         return Stored(value=decode(text))

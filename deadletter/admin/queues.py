@@ -17,17 +17,18 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
+from ..exceptions import UnknownQueue
 from ..models import OnPoison, Queue, State
 from ..operations.queues import POLICY
 from .confirm import WHY_LIMIT
 from .counts import IN_A_LIST, ON_A_PAGE, Capped, attach_counts
+from .lookups import StrictLookups
 from .pausing import pause_url, pause_view, rows_url
 
 if TYPE_CHECKING:  # the class is generic to the type checker only
-    _ModelAdmin = admin.ModelAdmin[Queue]
     _ModelForm = forms.ModelForm[Queue]
 else:
-    _ModelAdmin, _ModelForm = admin.ModelAdmin, forms.ModelForm
+    _ModelForm = forms.ModelForm
 
 
 class QueueForm(_ModelForm):
@@ -67,7 +68,7 @@ def _column(state: State) -> Any:
 
 
 @admin.register(Queue)
-class QueueAdmin(_ModelAdmin):
+class QueueAdmin(StrictLookups):
     list_display = (
         "name",
         "status",
@@ -82,6 +83,8 @@ class QueueAdmin(_ModelAdmin):
     actions = None
     search_fields = ("name",)
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    sortable_by = ("name", "status")
     form = QueueForm
     fieldsets = (
         (None, {"fields": ("name",)}),
@@ -152,6 +155,14 @@ class QueueAdmin(_ModelAdmin):
             why = form.cleaned_data.get("why", "")
             operations.set_queue(obj.name, by=by, why=why, **edited)
 
+    def delete_model(self, request: HttpRequest, obj: Queue) -> None:
+        """Leave the deleting to `operations`, which audits it."""
+        operations.delete_queue(obj.name, by=request.user.get_username())
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        for queue in queryset:
+            self.delete_model(request, queue)
+
     def changeform_view(
         self,
         request: HttpRequest,
@@ -170,7 +181,7 @@ class QueueAdmin(_ModelAdmin):
         """Ask and delete; a queue that came into use in the meantime stays."""
         try:
             return super().delete_view(request, *args, **kwargs)
-        except ProtectedError:
+        except (ProtectedError, UnknownQueue):
             here = reverse("admin:deadletter_queue_changelist", current_app=self.admin_site.name)
             return self._refuse(request, gettext("The queue is in use and was not deleted."), here)
 
@@ -200,7 +211,7 @@ class QueueAdmin(_ModelAdmin):
             return {}
         using = router.db_for_write(Queue)
         attach_counts([queue], now=clock.now(using), limit=ON_A_PAGE, using=using)
-        counts: dict[str, Capped] = queue.counts  # type: ignore[attr-defined]
+        counts: dict[str, Capped] = queue.counts
         return {
             "counts": [
                 {"label": State(state).label, "n": n, "url": rows_url(self, queue, state)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,16 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Queue
+from .error_text import may_read_errors
+from .lookups import StrictLookups
 
 #: Rows counted, and rows that can be paged through; a filter or a search leads to the others.
 COUNT_LIMIT = 10_000
 
-if TYPE_CHECKING:  # the classes are generic to the type checker only
-    _ModelAdmin = admin.ModelAdmin[models.Model]
+if TYPE_CHECKING:  # the class is generic to the type checker only
     _Paginator = Paginator[models.Model]
 else:
-    _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
+    _Paginator = Paginator
 
 
 class CappedPaginator(_Paginator):
@@ -42,7 +44,7 @@ class CappedPaginator(_Paginator):
         return self._counted > COUNT_LIMIT
 
 
-class ReadOnlyAdmin(_ModelAdmin):
+class ReadOnlyAdmin(StrictLookups):
     """Lists and pages that only show: what happens to messages is decided by `lifecycle`."""
 
     paginator = CappedPaginator
@@ -52,6 +54,8 @@ class ReadOnlyAdmin(_ModelAdmin):
     show_facets = admin.ShowFacets.NEVER
     # Other columns have no index of their own: sorting by one would read and sort every row.
     sortable_by = ("id",)
+    #: Columns and fields that need the payload permission, and what takes their place; "": nothing.
+    without_payload: Mapping[str, str] = {}
 
     class Media:
         css = {"all": ("deadletter/admin.css",)}
@@ -59,6 +63,25 @@ class ReadOnlyAdmin(_ModelAdmin):
     def get_queryset(self, request: HttpRequest) -> Any:
         # A replica may still show what is already gone.
         return super().get_queryset(request).using(router.db_for_write(self.model))
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return self._allowed(request, super().get_list_display(request))
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return [
+            (name, {**options, "fields": self._allowed(request, options["fields"])})
+            for name, options in super().get_fieldsets(request, obj)
+        ]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        others = [name for name in self.without_payload.values() if name]
+        return (*super().get_readonly_fields(request, obj), *others)
+
+    def _allowed(self, request: HttpRequest, names: Any) -> Any:
+        """Replace what shows payloads, headers or texts of errors for who may not see them."""
+        if not self.without_payload or may_read_errors(request):
+            return names
+        return tuple(filter(None, (self.without_payload.get(name, name) for name in names)))
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -57,7 +57,7 @@ def record(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
         instance_url=to_instance(model_admin.admin_site.name, request, found.instance),
         stages=_stages(found.status),
         payload=show(read(found, "payload")) if allowed.payload else None,
-        headers=show(read(found, "headers")),
+        headers=show(read(found, "headers")) if allowed.payload else None,
         behind=behind,
         followers=[
             (message, page_of_message(model_admin, request, message.pk)) for message in behind.first

@@ -29,10 +29,10 @@ _OWN = frozenset({"older", "newer", "q"})
 
 
 def records(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    need(model_admin, request)
+    allowed = need(model_admin, request)
     if term := request.GET.get("q", "").strip():
         return _jump(model_admin, request, term)
-    asked = read_filter(request.GET, besides=_OWN)
+    asked = read_filter(request.GET, texts=allowed.payload, besides=_OWN)
     page = Page() if asked.problem else read_page(asked, request.GET)
     return render(
         model_admin,
@@ -43,7 +43,7 @@ def records(model_admin: Any, request: HttpRequest) -> HttpResponse:
         asked=asked,
         page=page,
         group=_group(asked),
-        fields=_form(asked),
+        fields=[f for f in _form(asked) if f["name"] != "text" or allowed.payload],
         status=400 if asked.problem else 200,
     )
 

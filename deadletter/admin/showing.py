@@ -18,6 +18,8 @@ from ..models import Damaged
 from ..operations import redact
 from ..payload import SIZE_LIMIT, decode
 from ..status import FailureReason
+from .error_text import hidden_text
+from .tracebacks import places
 
 #: Bytes of a value on a page; indentation can make it many times its stored size.
 SHOWN_LIMIT = 2 * SIZE_LIMIT
@@ -59,16 +61,17 @@ def show_text(text: str | None, problem: str = "") -> str:
     return render_to_string("admin/deadletter/text.html", {"text": shown, "problem": problem})
 
 
-def show_history(row: models.Model) -> str:
-    """Render the attempts that failed as a table, the latest first."""
+def show_history(row: models.Model, *, texts: bool = True) -> str:
+    """Render the failed attempts, the latest first; without `texts` only classes and places."""
     text, problem = stored_text(row, "history")
+    whole = (text or "") if texts else None
     try:
         entries = decode(text)
     except Undecodable as error:
-        return show_text(text or "", str(error))
+        return show_text(whole, str(error) if texts else gettext("This value cannot be decoded."))
     if problem or not isinstance(entries, list):
-        return show_text(text or "", problem or gettext("This value is not a list of attempts."))
-    shown = [_entry(entry) for entry in reversed(entries)]
+        return show_text(whole, problem or gettext("This value is not a list of attempts."))
+    shown = [_entry(entry, texts=texts) for entry in reversed(entries)]
     return render_to_string("admin/deadletter/history.html", {"entries": shown})
 
 
@@ -93,15 +96,29 @@ def stored_text(row: models.Model, column: str) -> tuple[str | None, str]:
         return None, f"{unreadable} {printable(error, limit=500)}"
 
 
-def _entry(entry: Any) -> dict[str, Any]:
+def last_traceback(row: models.Model) -> str:
+    """Return the traceback of the latest failed attempt, or nothing."""
+    try:
+        entries = decode(stored_text(row, "history")[0])
+    except Undecodable:
+        return ""
+    last = entries[-1] if isinstance(entries, list) and entries else None
+    return str(last.get("traceback") or "") if isinstance(last, dict) else ""
+
+
+def _entry(entry: Any, *, texts: bool) -> dict[str, Any]:
     if not isinstance(entry, dict):
-        return {"error": printable(entry)}
+        return {"error": printable(entry) if texts else hidden_text(str(entry))}
     shown = {key: printable(entry.get(key, "")) for key in ("attempt", "worker", "error")}
+    traceback = printable(entry.get("traceback") or "")
+    if not texts:
+        shown["error"] = hidden_text(shown["error"], traceback)
     number = entry.get("reason")
     return shown | {
         "at": moment(entry.get("at")),
         "reason": reason_name(number if isinstance(number, int) else None),
-        "traceback": printable(entry.get("traceback") or ""),
+        "traceback": traceback if texts else "",
+        "places": [] if texts else places(traceback),
     }
 
 

@@ -11,6 +11,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
 from ..models import Damaged
+from .error_text import hidden_text
 from .payloads import Shown, read, show_original
 from .showing import reason_name
 from .tracebacks import Traceback, read_traceback
@@ -53,7 +54,11 @@ class Timeline:
 
 
 def timeline(record: Any, *, payloads: bool) -> Timeline:
-    """Read the history of a record; whatever is stored there, the page opens."""
+    """
+    Read the history of a record; whatever is stored there, the page opens.
+
+    Without `payloads` errors are shown by class and place.
+    """
     entries, problem = _entries(record)
     lives: list[list[Attempt]] = []
     before: Any = None
@@ -90,6 +95,7 @@ def _entries(record: models.Model) -> tuple[list[dict[str, Any]], str]:
 def _attempt(entry: dict[str, Any], before: Any, *, payloads: bool, edited: bool) -> Attempt:
     reason = entry.get("reason")
     at = _moment(entry.get("at"))
+    error, traceback = str(entry.get("error") or ""), str(entry.get("traceback") or "")
     return Attempt(
         number=entry.get("attempt"),
         at=at,
@@ -97,8 +103,8 @@ def _attempt(entry: dict[str, Any], before: Any, *, payloads: bool, edited: bool
         worker=str(entry.get("worker") or ""),
         duration=_duration(entry),
         reason=reason_name(reason if isinstance(reason, int) else None),
-        error=str(entry.get("error") or ""),
-        traceback=read_traceback(str(entry.get("traceback") or "")),
+        error=error if payloads or edited else hidden_text(error, traceback),
+        traceback=read_traceback(traceback, texts=payloads),
         edited=edited,
         original=show_original(entry["original_payload"]) if edited and payloads else None,
     )

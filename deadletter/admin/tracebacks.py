@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 #: `  File "shop/orders.py", line 3, in ship` begins a frame; its code follows, indented deeper.
 _FRAME = re.compile(r'^  File "([^"\n]*)", line (\d+)(?:, in ([^\n]*))?$')
+_BEGIN = "Traceback (most recent call last):"
 #: Paths of what nobody on call wrote. The traceback may come from another machine: no prefixes.
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|[/\\]lib[/\\]python3|^<frozen |[/\\]deadletter[/\\]"
@@ -34,8 +35,15 @@ class Traceback:
     whole: str
 
 
-def read_traceback(text: str) -> Traceback | None:
-    """Take a traceback apart. Text that is none is only `whole`."""
+def read_traceback(text: str, *, texts: bool = True) -> Traceback | None:
+    """
+    Take a traceback apart. Text that is none is only `whole`.
+
+    Without `texts` only the places are left: neither words of exceptions nor lines of source.
+    """
+    if not texts:
+        seen = places(text)
+        return Traceback(application=seen, libraries=0, end="", whole="") if seen else None
     if not text.strip():
         return None
     frames: list[Frame] = []
@@ -65,6 +73,22 @@ def read_traceback(text: str) -> Traceback | None:
         end="\n".join(end).strip() if frames else "",
         whole=text,
     )
+
+
+def places(text: str) -> list[Frame]:
+    """Return the frames of the application in a traceback: file, line and function."""
+    found: list[Frame] = []
+    inside = False
+    for line in text.splitlines():
+        # The words of an exception may have lines of their own, and these look as they like.
+        inside = line == _BEGIN or (inside and line.startswith("  "))
+        frame = _FRAME.match(line) if inside else None
+        if frame and not _LIBRARY.search(frame[1]):
+            file, number, function = frame.groups()
+            found.append(
+                Frame(file=file, line=number, function=function or "", code="", library=False)
+            )
+    return found
 
 
 def _with_code(frame: Frame, line: str) -> Frame:

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import clock
 from ..models import Breaker, WorkerProcess
+from .error_text import hidden_text
 from .links import link
 from .readonly import ReadOnlyAdmin
 from .showing import show_text
@@ -115,6 +116,7 @@ class BreakerAdmin(ReadOnlyAdmin):
     search_help_text = _("The whole of a message name.")
     fields = ("name", "status", "until", "failures", "shown_error", "opened_at", "opened_by")
     readonly_fields = fields
+    without_payload = {"error_start": "hidden_error", "shown_error": "hidden_error"}
 
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request)
@@ -137,6 +139,10 @@ class BreakerAdmin(ReadOnlyAdmin):
     @admin.display(description=_("last error"))
     def shown_error(self, breaker: Breaker) -> str:
         return show_text(breaker.error)
+
+    @admin.display(description=_("last error"))
+    def hidden_error(self, breaker: Breaker) -> str:
+        return hidden_text(breaker.error)
 
 
 def _badge(kind: str, word: str) -> Any:

@@ -11,7 +11,7 @@ from django.db import connections, router
 
 from .. import clock, points, sql, tracing
 from ..conf import NAME, get_settings
-from ..durations import Duration, as_timedelta
+from ..durations import EARLIEST, LATEST, Duration, as_timedelta, is_readable
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
 from ..failures import shown
 from ..models import Kind, Message, Queue
@@ -181,9 +181,16 @@ def _moment(value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise MessageRejected("at", f"expected a datetime with a time zone, got {shown(value)}")
     try:
-        return value.astimezone(UTC)
+        moment = value.astimezone(UTC)
     except OverflowError:
         raise MessageRejected("at", f"{shown(value)} is outside the calendar in UTC") from None
+    if not is_readable(moment):
+        raise MessageRejected(
+            "at",
+            f"{shown(value)} could not be read back in every time zone; give a time from "
+            f"{EARLIEST:%d %B} of the year 1 to {LATEST:%d %B} 9999",
+        )
+    return moment
 
 
 def _duration(field: str, value: Any, *, at_least: timedelta = _NOTHING) -> timedelta:

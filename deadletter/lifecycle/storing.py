@@ -126,7 +126,10 @@ class Storing:
 
     def _by_copy(self, rows: Sequence[Numbered]) -> None:
         """The fastest way in: nothing can be in the way."""
-        lines = _Lines(self.queue, self.now or clock.transaction_start(self.connection))
+        frozen = self.now
+        lines = _Lines(
+            self.queue, *((frozen, frozen) if frozen else clock.send_times(self.connection))
+        )
         with (
             self.connection.wrap_database_errors,
             self.connection.cursor() as cursor,
@@ -182,13 +185,14 @@ class Storing:
 class _Lines:
     """Rows as COPY reads them. What most messages have in common is written once."""
 
-    def __init__(self, queue: Queue, now: datetime) -> None:
+    def __init__(self, queue: Queue, now: datetime, sent: datetime) -> None:
         self._queue = str(queue.pk)
         self._timeout = queue.expire_timeout
         self._now = now
+        self._sent = sent
         self._at_once = now.isoformat()
         never = self._timeout is None
-        self._usual_end = _NULL if never else (now + queue.expire_timeout).isoformat()
+        self._usual_end = _NULL if never else (sent + queue.expire_timeout).isoformat()
 
     def line(self, id: int, row: Columns) -> str:
         at, delay, expires_in = row["at"], row["delay"], row["expires_in"]
@@ -196,7 +200,7 @@ class _Lines:
             begin = at.isoformat()
         else:
             begin = (self._now + delay).isoformat() if delay else self._at_once
-        end = self._usual_end if expires_in is None else (self._now + expires_in).isoformat()
+        end = self._usual_end if expires_in is None else (self._sent + expires_in).isoformat()
         return (
             f"{id}\t{self._queue}\t{row['name']}\t{row['kind']}\t{_escaped(row['payload'])}\t"
             f"{_escaped(row['headers'])}\t{_escaped(row['stream'])}\t{row['priority']}\t{begin}\t"

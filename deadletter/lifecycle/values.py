@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from .. import sql
 from ..durations import Duration
 from ..payload import decode
 from ..status import FailureReason, Status
@@ -59,7 +60,7 @@ class Claimed:
     @property
     def created_at(self) -> datetime:
         moment = self.raw_created_at
-        return datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        return sql.read_moment(moment) if isinstance(moment, str) else moment
 
     @property
     def headers(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from .fields import MomentField
+
 
 class Alert(models.Model):
     """
@@ -38,15 +40,15 @@ class Alert(models.Model):
     count = models.PositiveBigIntegerField(_("count"), default=0)
     #: Grows when there is something new to tell.
     mark = models.FloatField(_("mark"), default=0)
-    since = models.DateTimeField(_("since"))
-    opened_at = models.DateTimeField(_("opened at"))
+    since = MomentField(_("since"))
+    opened_at = MomentField(_("opened at"))
     #: When the condition was last true.
-    last_at = models.DateTimeField(_("last seen at"))
-    closed_at = models.DateTimeField(_("closed at"), null=True)
+    last_at = MomentField(_("last seen at"))
+    closed_at = MomentField(_("closed at"), null=True)
     #: When, and with which mark, it was last told.
-    told_at = models.DateTimeField(_("told at"), null=True)
+    told_at = MomentField(_("told at"), null=True)
     told_mark = models.FloatField(_("told mark"), default=0)
-    settled_at = models.DateTimeField(_("settled at"), null=True)
+    settled_at = MomentField(_("settled at"), null=True)
 
     class Meta:
         db_table = "deadletter_alert"
@@ -77,8 +79,8 @@ class AlertState(models.Model):
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     #: When alerts were first decided: causes of death older than this are not new.
-    started_at = models.DateTimeField(_("started at"))
-    decided_at = models.DateTimeField(_("decided at"), null=True)
+    started_at = MomentField(_("started at"))
+    decided_at = MomentField(_("decided at"), null=True)
     #: The fingerprint up to which groups were looked at; "" when the last look reached the end.
     cursor = models.CharField(_("cursor"), max_length=16, blank=True)
     #: When each rule last spoke: {"new_group": seconds, "new_group ended": seconds}.

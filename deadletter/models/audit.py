@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from .fields import MomentField
+
 
 class Act(models.TextChoices):
     RETRY = "retry", _("retry poison")
@@ -25,7 +27,7 @@ class Act(models.TextChoices):
 class AuditEntry(models.Model):
     """One act of a person. The three last counts are filled in later, by the sweep."""
 
-    at = models.DateTimeField(_("at"))
+    at = MomentField(_("at"))
     by = models.CharField(_("by"), max_length=200, blank=True)
     act = models.CharField(_("act"), max_length=16, choices=Act.choices)
     why = models.TextField(_("why"), blank=True)
@@ -107,8 +109,8 @@ class BulkJob(models.Model):
     last_id = models.BigIntegerField(_("last id"))
     done = models.PositiveIntegerField(_("done"), default=0)
     refused = models.PositiveIntegerField(_("refused"), default=0)
-    created_at = models.DateTimeField(_("created at"))
-    updated_at = models.DateTimeField(_("updated at"))
+    created_at = MomentField(_("created at"))
+    updated_at = MomentField(_("updated at"))
 
     class Meta:
         db_table = "deadletter_job"

@@ -6,6 +6,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from .fields import MomentField
+
 #: Stands in `reason` for what has none: everything but failures.
 NO_REASON = -1
 
@@ -30,7 +32,7 @@ class Count(models.Model):
     """
 
     span = models.PositiveIntegerField(_("span"), choices=Span.choices)
-    at = models.DateTimeField(_("from"))
+    at = MomentField(_("from"))
     queue = models.CharField(_("queue"), max_length=200)
     name = models.CharField(_("name"), max_length=200)
     kind = models.CharField(_("kind"), max_length=20)

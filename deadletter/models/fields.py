@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from ..durations import as_timedelta
+from ..durations import EARLIEST, LATEST, as_timedelta
 from ..exceptions import Undecodable
 from ..payload import decode
 
 if TYPE_CHECKING:  # the classes are generic to the type checker only
     _DurationField = models.DurationField[Any, Any]
     _TextField = models.TextField[Any, Any]
+    _DateTimeField = models.DateTimeField[Any, Any]
 else:
     _DurationField, _TextField = models.DurationField, models.TextField
+    _DateTimeField = models.DateTimeField
 
 
 class SecondsField(_DurationField):
@@ -33,6 +35,42 @@ class SecondsField(_DurationField):
 
     def get_prep_value(self, value: Any) -> Any:
         return super().get_prep_value(self.to_python(value))
+
+
+class MomentField(_DateTimeField):
+    """
+    A time that can always be read.
+
+    PostgreSQL can hold 'infinity' and years that Python has not, SQLite any text, and one such row
+    would break every list it is in. They are read as the nearest time that can be: what is no time
+    at all is LATEST.
+    """
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Select what every connection can read; conditions and orders see the column itself."""
+        vendor = compiler.connection.vendor
+        if vendor == "postgresql":
+            return _READABLE_ON_POSTGRESQL.format(sql=sql), [*params, *params]
+        if vendor == "sqlite":
+            return _READABLE_ON_SQLITE.format(sql=sql), [*params] * 6
+        return sql, params
+
+    def deconstruct(self) -> Any:
+        # To migrations it is what it is stored as.
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
+
+
+_READABLE_ON_POSTGRESQL = (
+    "CASE WHEN {sql} IS NULL THEN NULL ELSE LEAST(GREATEST({sql}, "
+    f"'{EARLIEST.isoformat()}'::timestamptz), '{LATEST.isoformat()}'::timestamptz) END"
+)
+#: Adding nothing turns a day into itself, and one that the calendar has not into another one.
+_READABLE_ON_SQLITE = (
+    "CASE WHEN {sql} IS NULL OR (date(substr({sql}, 1, 10), '+0 days') = substr({sql}, 1, 10) "
+    "AND julianday({sql}) IS NOT NULL AND {sql} BETWEEN '0001-01-03' AND '9999-12-29') "
+    "THEN {sql} ELSE '9999-12-29 00:00:00' END"
+)
 
 
 class Damaged:

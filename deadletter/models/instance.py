@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..failures import ErrorDetails
-from .fields import JSONTextField
+from .fields import JSONTextField, MomentField
 
 #: Its messages form the stream of this name, which must fit into its column of 200 characters.
 STREAM = "instance:"
@@ -71,11 +71,11 @@ class Instance(models.Model):
     history = models.JSONField(_("history"), default=list)
     #: Grows with every change: a turn that decided on an older one is taken again.
     revision = models.BigIntegerField(_("revision"), default=0)
-    created_at = models.DateTimeField(_("created at"))
-    updated_at = models.DateTimeField(_("updated at"))
-    ended_at = models.DateTimeField(_("ended at"), null=True)
+    created_at = MomentField(_("created at"))
+    updated_at = MomentField(_("updated at"))
+    ended_at = MomentField(_("ended at"), null=True)
     #: Marked by the sweep while it runs and nothing can bring what it waits for.
-    stuck_since = models.DateTimeField(_("stuck since"), null=True)
+    stuck_since = MomentField(_("stuck since"), null=True)
 
     objects: ClassVar[InstanceQuerySet] = InstanceQuerySet.as_manager()  # type: ignore[assignment]
 
@@ -160,7 +160,7 @@ class InstanceEvent(models.Model):
     id = models.BigAutoField(primary_key=True)
     instance = models.CharField(_("instance"), max_length=200)
     execution_id = models.BigIntegerField(_("execution id"))
-    at = models.DateTimeField(_("at"))
+    at = MomentField(_("at"))
     event = models.CharField(_("event"), max_length=24, choices=InstanceLogKind.choices)
     name = models.CharField(_("name"), max_length=200, default="")
     activity_id = models.BigIntegerField(_("activity id"), null=True)

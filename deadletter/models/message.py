@@ -13,7 +13,7 @@ from django.utils.translation import pgettext_lazy
 
 from .. import clock
 from ..status import FailureReason, Status
-from .fields import JSONTextField
+from .fields import JSONTextField, MomentField
 from .queue import Queue
 
 #: The range of priorities: what has the lowest number is claimed first.
@@ -96,11 +96,11 @@ class Message(models.Model):
     status = models.PositiveIntegerField(_("status"), default=1, db_default=1)
     attempts = models.PositiveIntegerField(_("attempts"), default=0, db_default=0)
     fence = models.BigIntegerField(_("fence"), default=0, db_default=0)
-    available_at = models.DateTimeField(_("available at"), null=True, blank=True)
+    available_at = MomentField(_("available at"), null=True, blank=True)
     lease_token = models.CharField(_("lease token"), max_length=32, null=True, blank=True)
     worker = models.CharField(_("worker"), max_length=200, null=True, blank=True)
-    released_at = models.DateTimeField(_("released at"), null=True, blank=True)
-    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
+    released_at = MomentField(_("released at"), null=True, blank=True)
+    expires_at = MomentField(_("expires at"), null=True, blank=True)
     failure_reason = models.PositiveSmallIntegerField(
         _("failure reason"), choices=REASONS, null=True, blank=True
     )
@@ -111,7 +111,7 @@ class Message(models.Model):
     instance = models.CharField(_("instance"), max_length=200, null=True, blank=True)
     execution_id = models.BigIntegerField(_("execution id"), null=True, blank=True)
     activity_id = models.BigIntegerField(_("activity id"), null=True, blank=True)
-    created_at = models.DateTimeField(_("created at"), db_default=Now())
+    created_at = MomentField(_("created at"), db_default=Now())
 
     objects: ClassVar[MessageQuerySet] = MessageQuerySet.as_manager()  # type: ignore[assignment]
 

@@ -16,7 +16,7 @@ from ..failures import (
     Orchestration,
     Plain,
 )
-from .fields import Damaged, JSONTextField
+from .fields import Damaged, JSONTextField, MomentField
 from .message import REASONS, Kind
 
 
@@ -64,9 +64,9 @@ class PoisonRecord(models.Model):
     instance = models.CharField(_("instance"), max_length=200, null=True)
     execution_id = models.BigIntegerField(_("execution id"), null=True)
     activity_id = models.BigIntegerField(_("activity id"), null=True)
-    expires_at = models.DateTimeField(_("expires at"), null=True)
-    original_created_at = models.DateTimeField(_("original created at"))
-    poisoned_at = models.DateTimeField(_("poisoned at"))
+    expires_at = MomentField(_("expires at"), null=True)
+    original_created_at = MomentField(_("original created at"))
+    poisoned_at = MomentField(_("poisoned at"))
     poisoned_by = models.CharField(_("poisoned by"), max_length=200)
 
     objects: ClassVar[PoisonQuerySet] = PoisonQuerySet.as_manager()  # type: ignore[assignment]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from .fields import MomentField
+
 
 class WorkerProcess(models.Model):
     """A worker process, as it last described itself."""
@@ -20,8 +22,8 @@ class WorkerProcess(models.Model):
     held = models.PositiveIntegerField(_("held"), default=0)
     completed = models.PositiveBigIntegerField(_("completed"), default=0)
     failed = models.PositiveBigIntegerField(_("failed"), default=0)
-    started_at = models.DateTimeField(_("started at"))
-    seen_at = models.DateTimeField(_("seen at"))
+    started_at = MomentField(_("started at"))
+    seen_at = MomentField(_("seen at"))
 
     class Meta:
         db_table = "deadletter_worker"
@@ -39,8 +41,8 @@ class Breaker(models.Model):
     name = models.CharField(_("message name"), max_length=200, unique=True)
     failures = models.PositiveIntegerField(_("consecutive failures"))
     error = models.TextField(_("last error"))
-    opened_at = models.DateTimeField(_("opened at"))
-    until = models.DateTimeField(_("held until"))
+    opened_at = MomentField(_("opened at"))
+    until = MomentField(_("held until"))
     opened_by = models.CharField(_("opened by"), max_length=200)
 
     class Meta:

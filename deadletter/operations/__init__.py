@@ -31,7 +31,7 @@ from .messages import (
 from .poison import Removal, Retrial, get_poison, list_poison, remove_poison, retry_poison
 from .preview import Preview, preview
 from .purge import purge
-from .queues import POLICY, create_queue, pause, require_queue, resume, set_queue
+from .queues import POLICY, create_queue, delete_queue, pause, require_queue, resume, set_queue
 from .redact import redact, redact_history
 from .stats import Stats, poison_candidates, stats
 from .streams import HeldStream, get_stream, list_streams
@@ -53,6 +53,7 @@ __all__ = [
     "cancel_instance",
     "control_job",
     "create_queue",
+    "delete_queue",
     "effect_of",
     "events_of",
     "export_poison",

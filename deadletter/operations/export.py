@@ -37,7 +37,10 @@ COLUMNS = (
     "poisoned_at",
     "poisoned_by",
     "payload",
+    "headers",
 )
+#: Columns that need the permission to see payloads: texts of errors repeat what payloads hold.
+GUARDED = ("last_error", "payload", "headers")
 
 
 #: How a formula begins; the wide forms are what Japanese keyboards type.
@@ -54,7 +57,7 @@ def export_poison(
     using: str | None = None,
 ) -> Iterator[str]:
     """
-    Return the lines. Without `payloads` (no permission to see them) they are left out.
+    Return the lines. Without `payloads` (no permission to see them) GUARDED is left out.
 
     The audit entry is written before the first line leaves, and counts what has left.
     """
@@ -76,9 +79,9 @@ def _lines(
     wanted: PoisonFilter, opening: audit.Opening, format: str, payloads: bool, alias: str
 ) -> Iterator[str]:
     entry = in_transaction(lambda tx: audit.record(tx, opening), using=alias)
-    columns = COLUMNS if payloads else COLUMNS[:-1]
+    columns = [column for column in COLUMNS if payloads or column not in GUARDED]
     if format == "csv":
-        yield _csv_line(list(columns))
+        yield _csv_line(columns)
     for piece in _pieces(wanted, alias, payloads):
         # Counted before it leaves: a reader who hangs up has got no more than the entry says.
         count = len(piece)
@@ -94,7 +97,7 @@ def _lines(
 def _pieces(wanted: PoisonFilter, alias: str, payloads: bool) -> Iterator[list[PoisonRecord]]:
     rows = wanted.records(alias)
     if payloads:
-        rows = rows.defer(None).defer("headers", "history")
+        rows = rows.defer(None).defer("history")
     after = 0
     while True:
         piece = list(rows.filter(pk__gt=after)[:PIECE])
@@ -108,7 +111,7 @@ def _value(record: PoisonRecord, column: str) -> Any:
     value = getattr(record, column)
     if column in ("reason", "last_failure_reason"):
         return None if value is None else FailureReason.read(value).name
-    if column == "payload":
+    if column in ("payload", "headers"):
         return redact(value)
     return value.isoformat() if hasattr(value, "isoformat") else value
 

@@ -67,13 +67,14 @@ def retry_messages(
     queue: str | None = None,
     payload: Any = AS_IT_WAS,
     rate: float | None = None,
+    literal: bool = False,
     using: str | None = None,
 ) -> Retrial:
     """
     Retry messages by their own ids: the dead as `retry_poison` does, the failed as `retry_now`.
 
     A message in any other state is refused, naming the state. `queue`, `payload` and `rate` are for
-    the dead: with one of them a failed message is refused.
+    the dead: with one of them a failed message is refused. `literal` as for `retry_poison`.
     """
     wanted = several(message_ids)
     alias = alias_of(using)
@@ -83,7 +84,9 @@ def retry_messages(
         rows = PoisonRecord.objects.using(alias).filter(message_id__in=piece)
         dead |= dict(rows.values_list("pk", "message_id"))
     buried = set(dead.values())
-    found = retry_poison(list(dead), by, queue, payload, rate, why=why, using=alias)
+    found = retry_poison(
+        list(dead), by, queue, payload, rate, why=why, literal=literal, using=alias
+    )
     others = [id for id in wanted if id not in buried]
     if queue is None and rate is None and payload is AS_IT_WAS:
         hurried = retry_now(others, by=by, why=why, using=alias)

@@ -17,6 +17,7 @@ from ..status import FailureReason
 from . import audit
 from .acting import Verb, alias_of, carry_out, several
 from .filters import PoisonFilter
+from .hidden_values import refuse_markers
 
 AS_IT_WAS: Any = object()
 #: Messages per second. Slower, a large retry would end centuries from now.
@@ -98,6 +99,7 @@ def retry_poison(
     rate: float | None = None,
     *,
     why: str = "",
+    literal: bool = False,
     using: str | None = None,
 ) -> Retrial:
     """
@@ -106,9 +108,13 @@ def retry_poison(
     `queue` sends them elsewhere, `payload` (checked as in `send`) replaces theirs, `rate` spreads
     them over time, so many per second. An id that is not there any more is `missing`: somebody
     else has retried or removed it.
+
+    A payload that contains "[redacted]" is refused (PayloadRejected): it was read from a page or an
+    export, and would replace secrets by that text. `hidden_values.restore` puts them back;
+    `literal` stores the payload as it is given.
     """
     wanted = several(ids)
-    terms = Terms(queue=queue, payload=payload, rate=rate)
+    terms = Terms(queue=queue, payload=payload, rate=rate, literal=literal)
     opening = audit.Opening(
         act=Act.RETRY, by=by, why=why, selection=audit.of_ids(wanted), detail=terms.as_dict()
     )
@@ -120,7 +126,12 @@ class Terms:
     """How to retry: where to, with which payload, how fast. Checked when made."""
 
     def __init__(
-        self, *, queue: str | None = None, payload: Any = AS_IT_WAS, rate: float | None = None
+        self,
+        *,
+        queue: str | None = None,
+        payload: Any = AS_IT_WAS,
+        rate: float | None = None,
+        literal: bool = False,
     ) -> None:
         if rate is not None and not SLOWEST <= rate <= FASTEST:
             raise ValueError(
@@ -133,6 +144,8 @@ class Terms:
         self.text: str | None = None
         if payload is not AS_IT_WAS:
             self.text = accept(payload, limit=get_settings().payload_limit)
+            if not literal:
+                refuse_markers(payload)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the audit trail keeps; payloads stay out of it."""

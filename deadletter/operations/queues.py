@@ -1,4 +1,4 @@
-"""What people do to queues: create, change, pause, resume. Every change is audited."""
+"""What people do to queues: create, change, pause, resume, delete. Every change is audited."""
 
 from __future__ import annotations
 
@@ -67,6 +67,26 @@ def set_queue(
         return queue
 
     return in_transaction(work, using=alias)
+
+
+def delete_queue(
+    name: str, *, by: str | None = None, why: str = "", using: str | None = None
+) -> None:
+    """
+    Delete a queue that is not in use; the audit entry keeps its policy.
+
+    Raises UnknownQueue, and ProtectedError while it has messages or is another's dead queue.
+    """
+    alias = alias_of(using)
+
+    def work(tx: Transaction) -> None:
+        queue = _get(name, alias)
+        policy = {field: getattr(queue, field) for field in POLICY}
+        # Before the entry is written: a queue in use is refused, and leaves none.
+        queue.delete(using=alias)
+        _record(tx, Act.EDIT_QUEUE, queue, by, {"deleted": True, **policy}, why)
+
+    in_transaction(work, using=alias)
 
 
 def pause(name: str, *, by: str | None = None, why: str = "", using: str | None = None) -> Queue:

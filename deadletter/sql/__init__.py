@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..durations import EARLIEST, LATEST
 from . import kept
 
 Row = tuple[Any, ...]
@@ -56,6 +57,9 @@ def statements(vendor: str) -> Mapping[str, tuple[str, ...]]:
         if vendor == "postgresql":
             # The server's now() is constant in a transaction and costs no round trip; see clock.py.
             body = body.replace("%(now)s", "COALESCE(%(now)s::timestamptz, now())")
+            # In a transaction that is open for a minute now() is a minute ago.
+            sent = "COALESCE(%(now)s::timestamptz, statement_timestamp())"
+            body = body.replace("%(sent)s", sent)
         found[name] = tuple(part.strip() for part in body.split(";") if part.strip())
     return found
 
@@ -63,10 +67,21 @@ def statements(vendor: str) -> Mapping[str, tuple[str, ...]]:
 def as_datetime(value: Any, connection: BaseDatabaseWrapper) -> datetime | None:
     """Read a timestamp of a result row: SQLite gives text, or a naive value."""
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        value = read_moment(value)
+    if not isinstance(value, datetime | None):  # SQLite can hold anything in any column
+        value = LATEST
     if value is None or value.tzinfo is not None:
         return value  # type: ignore[no-any-return]
     return value.replace(tzinfo=connection.timezone)  # type: ignore[no-any-return]
+
+
+def read_moment(text: str) -> datetime:
+    """Read a time as a database wrote it; one that Python has not is the nearest it has."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        before = text.startswith("-") or text.endswith("BC")
+        return EARLIEST if before else LATEST
 
 
 def as_timedelta(value: Any) -> timedelta | None:

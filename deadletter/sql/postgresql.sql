@@ -1,5 +1,6 @@
 -- Named statements for PostgreSQL. A statement starts at "-- name --"; comments are dropped when read.
--- The parameter now stands for COALESCE(given, now()): the transaction's own time unless a test froze it.
+-- The parameter now stands for COALESCE(given, now()): the transaction's own time unless a test froze it; sent is the time of the
+-- statement instead, for what counts from the send.
 -- Lock order everywhere: advisory locks of streams (by key), then rows (by id). A claim never waits for either.
 -- A stream is read as queue_id = … AND stream >= … AND stream <= …, in the order of an index of streams, and its ends with LIMIT 1
 -- instead of EXISTS. With stream = … the order by id is also that of the primary key, and the planner was seen to read the whole table
@@ -18,7 +19,7 @@ WITH stored AS (
             instance, execution_id, activity_id, created_at)
     SELECT q.id, %(name)s, %(kind)s, %(payload)s, %(headers)s, %(stream)s, %(key)s, %(priority)s,
            COALESCE(%(at)s::timestamptz, %(now)s + %(delay)s::interval),
-           %(now)s + COALESCE(%(expires_in)s::interval, q.expire_timeout),
+           %(sent)s + COALESCE(%(expires_in)s::interval, q.expire_timeout),
            %(instance)s, %(execution_id)s, %(activity_id)s, %(now)s
       FROM deadletter_queue q
      WHERE q.name = %(queue)s
@@ -47,7 +48,7 @@ INSERT INTO deadletter_message
         expires_at, created_at)
 SELECT g.id, q.id, g.name, g.kind, g.payload, g.headers, g.stream, g.key, g.priority,
        COALESCE(g.at, %(now)s + g.delay * interval '1 microsecond'),
-       %(now)s + COALESCE(g.expires_in * interval '1 microsecond', q.expire_timeout),
+       %(sent)s + COALESCE(g.expires_in * interval '1 microsecond', q.expire_timeout),
        %(now)s
   FROM ROWS FROM (jsonb_to_recordset(%(rows)s::jsonb)
        AS (id bigint, name text, kind text, payload text, headers text, stream text, key text,
@@ -171,7 +172,7 @@ WITH level AS (
               m.failure_reason
 )
 -- And when the first candidate became due, in microseconds: the floor of the next claim.
-SELECT 'leased', (SELECT (extract(epoch FROM min(available_at)) * 1000000)::bigint FROM candidate),
+SELECT 'leased', (SELECT (extract(epoch FROM GREATEST(min(available_at), '0001-01-03T00:00:00Z')) * 1000000)::bigint FROM candidate),
        NULL, l.* FROM leased l
  UNION ALL
 SELECT c.verdict, c.queue_id,
@@ -864,9 +865,11 @@ WITH RECURSIVE g(fingerprint) AS (
     SELECT (SELECT MIN(p.fingerprint) FROM deadletter_poison p WHERE p.fingerprint > g.fingerprint)
       FROM g WHERE g.fingerprint IS NOT NULL
 )
+-- Times within what Python can read: a damaged row must not take the page with it.
 SELECT page.fingerprint,
-       (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = page.fingerprint),
-       page.last_seen,
+       (SELECT LEAST(GREATEST(MIN(p.poisoned_at), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z')
+          FROM deadletter_poison p WHERE p.fingerprint = page.fingerprint),
+       LEAST(GREATEST(page.last_seen, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
        -- the page is known: only its groups are counted, and only so far
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
                                WHERE p.fingerprint = page.fingerprint LIMIT %(counted)s) AS c),
@@ -906,8 +909,10 @@ WITH RECURSIVE g(fingerprint, n) AS (
       FROM g WHERE g.fingerprint IS NOT NULL AND g.n < %(limit)s
 )
 SELECT g.fingerprint,
-       (SELECT MIN(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
-       (SELECT MAX(p.poisoned_at) FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
+       (SELECT LEAST(GREATEST(MIN(p.poisoned_at), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z')
+          FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
+       (SELECT LEAST(GREATEST(MAX(p.poisoned_at), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z')
+          FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint),
        (SELECT p.id FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint
          ORDER BY p.poisoned_at DESC, p.id DESC LIMIT 1)
   FROM g WHERE g.fingerprint IS NOT NULL
@@ -946,7 +951,7 @@ WITH RECURSIVE parked AS (
             WHERE available_at IS NULL AND (queue_id, stream) > (p.queue_id, p.stream)
             ORDER BY queue_id, stream, id LIMIT 1) AS n
 )
-SELECT s.queue_id, s.stream, s.id, s.created_at
+SELECT s.queue_id, s.stream, s.id, LEAST(GREATEST(s.created_at, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z')
   FROM (SELECT * FROM parked LIMIT %(reach)s) AS s
  ORDER BY s.created_at, s.id
  LIMIT %(limit)s;

@@ -3,6 +3,7 @@
 -- Those that go with ids are read by place: a join of two json_each compares every pair.
 -- halts is said twice, halts AND halts = 1: SQLite takes a partial index only for the very words of its condition, and Django 5.2
 -- writes the one, Django 6.1 the other.
+-- Times of a claim are read as text (|| ''): the driver would parse them, and one that is no time would break the batch.
 -- Streams come one at a time (queue_id, stream). Durations are microseconds; django_format_dtdelta adds them.
 
 -- enqueue --
@@ -109,7 +110,7 @@ RETURNING 'leased', queue_id, 1, id,
           (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id),
           name, kind, payload, headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
-          status, fence, created_at, instance, execution_id, activity_id, %(lease)s,
+          status, fence, created_at || '', instance, execution_id, activity_id, %(lease)s,
           failure_reason;
 
 -- read_streams --
@@ -163,7 +164,7 @@ UPDATE deadletter_message
 RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), name, kind, payload,
           headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
-          status, fence, created_at, instance, execution_id, activity_id, COALESCE(%(lease)s,
+          status, fence, created_at || '', instance, execution_id, activity_id, COALESCE(%(lease)s,
           (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)), failure_reason;
 UPDATE deadletter_message
    SET available_at = NULL, lease_token = NULL, worker = NULL

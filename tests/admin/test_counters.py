@@ -95,9 +95,7 @@ def test_every_filter_narrows(admin_client, counted) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_refused(admin_client, counted, query: dict[str, str]) -> None:
-    response = admin_client.get(PAGE, query)
-
-    assert (response.status_code, response["Location"]) == (302, f"{PAGE}?e=1")
+    assert admin_client.get(PAGE, query).status_code == 400
 
 
 def test_too_many_rows_are_not_added_up(admin_client, counted, monkeypatch) -> None:

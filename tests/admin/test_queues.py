@@ -108,6 +108,14 @@ def test_an_unused_queue_is_deleted(admin_client: Client, db) -> None:
     admin_client.post(url("queue", "delete", queue.pk), {"post": "yes"})
 
     assert not Queue.objects.filter(name="mail").exists()
+    entry = AuditEntry.objects.get()
+    assert (entry.act, entry.by, entry.selection, entry.done) == (
+        "edit_queue",
+        "admin",
+        {"queue": "mail"},
+        1,
+    )
+    assert (entry.detail["deleted"], entry.detail["max_attempts"]) == ("True", "5")
 
 
 def test_a_queue_in_use_is_not_deleted_and_its_messages_are_not_loaded(

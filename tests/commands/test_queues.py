@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from deadletter import send
-from deadletter.models import Queue
+from deadletter.models import AuditEntry, Queue
 from tests.operations.making import dead, entries
 
 
@@ -98,3 +98,41 @@ def test_a_bad_policy_is_refused_with_words(cli, clock, arguments, problem):
     assert "\x1b" not in result.err
     assert list(Queue.objects.values()) == before
     assert entries() == []
+
+
+def test_a_queue_is_deleted_and_leaves_an_entry(cli, clock, policy):
+    policy("spare", max_attempts=7)
+
+    result = cli("queues", "delete", "spare", "--yes", "--by", "ann", "--why", "unused")
+
+    assert (result.code, result.lines) == (0, ["deleted queue spare"])
+    assert not Queue.objects.filter(name="spare").exists()
+    assert entries() == [("edit_queue", "ann", "unused", 1, 0, 0)]
+    detail = AuditEntry.objects.get().detail
+    assert (detail["deleted"], detail["max_attempts"]) == ("True", "7")
+
+
+@pytest.mark.parametrize("use", ["messages", "source"])
+def test_a_queue_in_use_is_not_deleted_and_leaves_no_entry(cli, clock, policy, use):
+    queue = policy("spare")
+    if use == "messages":
+        send("mail", queue="spare")
+    else:
+        policy("source", on_poison="dead_queue", dead_queue=queue)
+
+    result = cli("queues", "delete", "spare", "--yes")
+
+    assert result.code == 1
+    assert "CommandError" in result.err
+    assert Queue.objects.filter(name="spare").exists()
+    assert entries() == []
+
+
+def test_nobody_deletes_a_queue_without_being_asked(cli, clock, policy):
+    policy("spare")
+
+    result = cli("queues", "delete", "spare")
+
+    assert (result.code, Queue.objects.filter(name="spare").exists()) == (2, True)
+    assert "Delete queue spare?" in result.err
+    assert cli("queues", "delete", "spar", "--yes").code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -352,3 +353,52 @@ def test_failed_messages_are_retried_in_pieces(clock, monkeypatch, counts):
 
     assert (total.done, heard, counts()) == (5, [2, 4, 5], {"pending": 5})
     assert entries() == [("retry_now", "", "", 5, 0, 0)]
+
+
+def test_what_show_hides_is_kept_when_its_output_is_edited(cli, clock, tmp_path):
+    rows = [{"name": "Alice", "card": "4111"}, {"name": "Bob", "card": "5500"}]
+    record = dead(payload={"to": 1, "token": "t", "rows": rows})
+    shown = cli("show", record.pk, "--format", "json").json[0]["payload"]
+    assert shown["token"] == "[redacted]"
+    file = tmp_path / "repaired.json"
+    file.write_text(json.dumps({**shown, "to": 2, "rows": shown["rows"][1:]}))
+
+    result = cli("retry", record.pk, "--payload", f"@{file}", "--yes")
+
+    assert result.code == 0
+    assert Message.objects.get().payload == {"to": 2, "token": "t", "rows": rows[1:]}
+
+
+@pytest.mark.parametrize("by", ["id", "message"])
+def test_a_marker_that_cannot_be_matched_is_refused_by_its_path(cli, clock, counts, by):
+    record = dead(payload={"rows": [{"name": "Alice", "card": "4111"}]})
+    payload = json.dumps({"rows": [{"name": "Bob", "card": "[redacted]"}]})
+    which = [record.pk] if by == "id" else ["--message", record.message_id]
+
+    result = cli("retry", *which, "--payload", payload, "--yes")
+
+    assert (result.code, counts()) == (2, {"dead": 1})
+    assert "payload.rows[0].card: it cannot be said which hidden value belongs here" in result.err
+
+
+def test_a_dry_run_shows_what_would_change_without_secrets(cli, clock, counts):
+    record = dead(payload={"to": 1, "token": "4111"})
+    arguments = ["retry", record.pk, "--payload", '{"to": 2, "token": "[redacted]"}', "--dry-run"]
+
+    result = cli(*arguments)
+    as_json = cli(*arguments, "--format", "json").json
+
+    difference = ["  {", '-   "to": 1,', '+   "to": 2,', '    "token": "[redacted]"', "  }"]
+    assert as_json["difference"] == difference
+    assert [line for line in difference if line in result.lines] == difference
+    assert "4111" not in result.out + result.err
+    assert (result.code, counts()) == (0, {"dead": 1})
+
+
+def test_a_dry_run_says_when_only_hidden_values_change(cli, clock, counts):
+    record = dead(payload={"token": "4111"})
+
+    result = cli("retry", record.pk, "--payload", '{"token": "5500"}', "--dry-run")
+
+    assert "nothing but hidden values changes" in result.out
+    assert "5500" not in result.out + result.err

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from deadletter import MessageRejected, Outgoing, PayloadRejected, UnknownQueue, send, send_many
+from deadletter.durations import EARLIEST, LATEST
 from deadletter.lifecycle import claim
 from deadletter.models import Message
 
@@ -239,7 +240,7 @@ def test_a_bad_option_is_refused(clock, counts, options):
 
 @pytest.mark.parametrize(
     "at",
-    [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)],
+    [LATEST, EARLIEST],
     ids=["last", "first"],
 )
 def test_the_ends_of_the_calendar_are_stored(clock, at):

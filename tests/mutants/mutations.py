@@ -813,6 +813,87 @@ def _rest() -> Iterator[Mutation]:
         [python("lifecycle/stuck.py", "rows.filter(pk__in=over).update(stuck_since=None)", "pass")],
         [STUCK],
     )
+    yield Mutation(
+        "pair elements of lists with hidden values by position",
+        "sqlite",
+        [
+            python(
+                "operations/hidden_values.py",
+                "            if text in before:\n",
+                "            if n < len(shown):\n"
+                "                found.append(self.value(element, shown[n], original[n], place))\n"
+                "                continue\n"
+                "            if text in before:\n",
+            )
+        ],
+        ["tests/operations/test_hidden_values.py"],
+    )
+    yield Mutation(
+        "copy a hidden value to another element",
+        "sqlite",
+        [
+            python(
+                "operations/hidden_values.py",
+                "if len(values) == 1 and len(after) <= len(before):",
+                "if len(values) == 1:",
+            )
+        ],
+        ["tests/operations/test_hidden_values.py"],
+    )
+    yield Mutation(
+        "allow every lookup in the lists of the admin",
+        "sqlite",
+        [
+            python(
+                "admin/lookups.py",
+                "        if lookup in self.other_lookups:\n",
+                "        if lookup:\n",
+            )
+        ],
+        ["tests/admin/test_lookups.py"],
+    )
+    yield Mutation(
+        "let strangers choose the limits of the health page",
+        "sqlite",
+        [python("health_view.py", "        if not may_know_more:\n", "        if False:\n")],
+        ["tests/test_health_view.py"],
+    )
+    yield Mutation(
+        "delete a queue without a trace",
+        "sqlite",
+        [
+            python(
+                "operations/queues.py",
+                '_record(tx, Act.EDIT_QUEUE, queue, by, {"deleted": True, **policy}, why)',
+                "_ = policy",
+            )
+        ],
+        ["tests/commands/test_queues.py"],
+    )
+    yield Mutation(
+        "take any word before a colon for the class of an error",
+        "sqlite",
+        [python("admin/error_text.py", 'return name if is_known else ""', "return name")],
+        ["tests/admin/test_error_texts.py"],
+    )
+    yield Mutation(
+        "search texts of errors without the permission",
+        "sqlite",
+        [python("admin/asked.py", 'if "text" in query and not texts:', "if False:")],
+        ["tests/admin/test_error_texts.py"],
+    )
+    yield Mutation(
+        "count expires_in from the start of the transaction",
+        "postgresql",
+        [python("sql/__init__.py", "statement_timestamp())", "now())")],
+        ["tests/lifecycle/test_send_expiry.py"],
+    )
+    yield Mutation(
+        "let in times that cannot be read back",
+        "sqlite",
+        [python("lifecycle/enqueue.py", "if not is_readable(moment):", "if False:")],
+        ["tests/hostile/test_times.py"],
+    )
 
 
 def _processes() -> Iterator[Mutation]:

@@ -36,6 +36,8 @@ class Report:
     reasons: dict[int, str] = field(default_factory=dict)
     entry: int = 0
     dry_run: bool = False
+    #: How a payload would change, line by line and redacted; None where it stays.
+    difference: Sequence[str] | None = None
 
     def show(self, screen: Screen) -> int:
         """Print it; return the exit code: 1 when nothing matched or something was refused."""
@@ -52,6 +54,8 @@ class Report:
         found["reasons"] = {str(id): text for id, text in self.reasons.items()}
         if self.ids is not None:
             found["ids"] = self.ids
+        if self.difference is not None:
+            found["difference"] = list(self.difference)
         return found | {"audit_entry": self.entry or None}
 
     def _lines(self) -> list[str]:
@@ -79,6 +83,8 @@ class Plan:
     #: "Retry 3 poison records at 5 per second?" is built from it: verb, number, thing, this.
     verb: str
     manner: str = ""
+    #: How a payload would change, line by line and redacted; None where it stays.
+    difference: Sequence[str] | None = None
 
 
 def on_filter(
@@ -154,9 +160,12 @@ def on_ids(
         found = [*records, *found]
         there |= {record.message_id for record in records}
     report = Report(plan.act, plan.done_word, matched=len(there), dry_run=options["dry_run"])
+    report.difference = plan.difference
     absent = [id for id in ids if id not in there]
     if there and not options["yes"] and not screen.as_json:
         _sample(screen, found[:_SHOWN], options)
+        target = screen if options["dry_run"] else screen.aside()
+        target.lines([plain(line) for line in plan.difference or ()])
     if options["dry_run"] or not there:
         report.ids, report.missing_ids = sorted(there), absent
     else:

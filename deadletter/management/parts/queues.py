@@ -1,4 +1,4 @@
-"""manage.py deadletter queues: list them; create, set, pause, resume one."""
+"""manage.py deadletter queues: list them; create, set, pause, resume, delete one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ import argparse
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.core.management.base import CommandError
+from django.db.models import ProtectedError
 
 from ...exceptions import UnknownQueue
 from ...models import Queue
-from ...operations import POLICY, create_queue, pause, resume, set_queue, stats
+from ...operations import (
+    POLICY,
+    create_queue,
+    delete_queue,
+    pause,
+    require_queue,
+    resume,
+    set_queue,
+    stats,
+)
 from .options import add_common, alias, person, span, unknown_queue
 from .screen import Screen, usage
 from .stats import STATES
 from .text import plain
 from .text import span as shown_span
 
-HELP = "list queues with policy and counts; create, set, pause or resume one"
+HELP = "list queues with policy and counts; create, set, pause, resume or delete one"
+_ACTIONS = ("list", "create", "set", "pause", "resume", "delete")
 _DURATIONS = {
     "backoff_base",
     "backoff_cap",
@@ -28,9 +40,7 @@ _DURATIONS = {
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "action", nargs="?", choices=["list", "create", "set", "pause", "resume"], default="list"
-    )
+    parser.add_argument("action", nargs="?", choices=_ACTIONS, default="list")
     parser.add_argument("queue_name", nargs="?", metavar="NAME")
     parser.add_argument(
         "fields",
@@ -40,6 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
     add_common(parser)
 
 
@@ -52,10 +63,12 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     if name is None:
         raise usage(f"queues {action}: which queue?")
     fields = _fields(options["fields"])
-    if fields and action in ("pause", "resume"):
+    if fields and action in ("pause", "resume", "delete"):
         raise usage(f"queues {action} takes no fields")
     about: dict[str, Any] = {"by": person(options), "why": options["why"]}
     about["using"] = options["database"]
+    if action == "delete":
+        return _delete(screen, name, about, yes=options["yes"])
     verbs: dict[str, Any] = {"create": create_queue, "set": set_queue}
     verbs |= {"pause": pause, "resume": resume}
     try:
@@ -67,6 +80,22 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     except ValueError as error:
         raise usage(str(error)) from None
     _show(screen, queue)
+    return 0
+
+
+def _delete(screen: Screen, name: str, about: dict[str, Any], *, yes: bool) -> int:
+    try:
+        require_queue(name, using=about["using"])
+        screen.confirm(f"Delete queue {name}?", yes=yes)
+        delete_queue(name, **about)
+    except UnknownQueue as error:
+        raise unknown_queue(error) from None
+    except ProtectedError as error:
+        raise CommandError(plain(error.args[0]), returncode=1) from None
+    if screen.as_json:
+        screen.json({"act": "delete", "queue": name})
+    else:
+        screen.lines([plain(f"deleted queue {name}")])
     return 0
 
 

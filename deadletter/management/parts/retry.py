@@ -8,23 +8,30 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ...conf import get_settings
 from ...exceptions import PayloadRejected
-from ...models import State
+from ...models import Damaged, PoisonRecord, State
 from ...operations import (
     PoisonFilter,
     Retrial,
     Total,
+    diff,
+    get_poison,
+    redact,
     retry_failed,
     retry_matching,
     retry_messages,
     retry_poison,
+    whereabouts,
 )
+from ...operations.hidden_values import refuse_markers, restore
 from ...operations.poison import AS_IT_WAS, Terms
+from ...payload import accept
 from .acting import Plan, on_filter, on_ids, on_messages
 from .listing import message_filter
 from .options import add_act, alias, check_queue, person, rate
 from .screen import Progress, Screen, usage
-from .selecting import add_selection, select
+from .selecting import Selection, add_selection, select
 
 HELP = "put poison back into its queue with a fresh count, or retry failed messages now"
 
@@ -50,8 +57,8 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     if options["failed"]:
         return _run_failed(screen, options)
     chosen = select(options)
-    terms = _terms(options, single=len(chosen.poison_ids) + len(chosen.message_ids) == 1)
-    plan = Plan("retry", "retried", "Retry", _manner(options))
+    terms, difference = _terms(options, chosen)
+    plan = Plan("retry", "retried", "Retry", _manner(options), difference)
     about: dict[str, Any] = {"by": person(options), "why": options["why"]}
     about["using"] = options["database"]
 
@@ -90,23 +97,55 @@ def _run_failed(screen: Screen, options: dict[str, Any]) -> int:
     )
 
 
-def _terms(options: dict[str, Any], *, single: bool) -> dict[str, Any]:
+def _terms(options: dict[str, Any], chosen: Selection) -> tuple[dict[str, Any], list[str] | None]:
     """Check where to, how fast and with what before anything is asked or touched."""
-    payload = AS_IT_WAS
-    if options["payload"] is not None:
-        if not single:
-            raise usage("--payload replaces the payload of one id; name one")
-        payload = _payload(options["payload"])
-    found = {"queue": options["to_queue"], "rate": options["rate"], "payload": payload}
+    payload, difference = AS_IT_WAS, None
+    found = {"queue": options["to_queue"], "rate": options["rate"]}
     try:
+        if options["payload"] is not None:
+            if len(chosen.poison_ids) + len(chosen.message_ids) != 1:
+                raise usage("--payload replaces the payload of one id; name one")
+            payload, difference = _repaired(_payload(options["payload"]), options, chosen)
+        # What is left of the marker was in the payload before: `restore` refuses any other.
+        found |= {"payload": payload, "literal": True}
         Terms(**found)
     except PayloadRejected as error:
         raise usage(f"the payload was refused: {error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise usage(str(error)) from None
     if options["to_queue"] is not None:
         check_queue(options["to_queue"], options)
-    return found
+    return found, difference
+
+
+def _repaired(
+    given: Any, options: dict[str, Any], chosen: Selection
+) -> tuple[Any, list[str] | None]:
+    """Return the payload with what `show` and `export` hid put back, and what changes."""
+    record = _record(options, chosen)
+    if record is None or isinstance(record.payload, Damaged):
+        refuse_markers(given)
+        return given, None if record is None else _difference(record.payload, given)
+    accept(given, limit=get_settings().payload_limit)
+    value = restore(given, record.payload)
+    return value, _difference(record.payload, value)
+
+
+def _record(options: dict[str, Any], chosen: Selection) -> PoisonRecord | None:
+    if chosen.poison_ids:
+        return get_poison(chosen.poison_ids[0], using=alias(options))
+    place = whereabouts(chosen.message_ids[0], using=alias(options))
+    return get_poison(place[1], using=alias(options)) if place is not None and place[1] else None
+
+
+def _difference(before: Any, after: Any) -> list[str]:
+    """Compare two payloads as `show` prints them: redacted."""
+    texts = [
+        found if isinstance(found, str) else json.dumps(found, indent=2, default=str)
+        for found in (redact(before), redact(after))
+    ]
+    lines = [f"{line.sign} {line.text}" for line in diff.lines(*texts)]
+    return lines or ["  nothing but hidden values changes"]
 
 
 def _payload(given: str) -> Any:
