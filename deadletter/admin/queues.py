@@ -181,9 +181,10 @@ class QueueAdmin(StrictLookups):
         """Ask and delete; a queue that came into use in the meantime stays."""
         try:
             return super().delete_view(request, *args, **kwargs)
-        except (ProtectedError, UnknownQueue):
+        except (ProtectedError, UnknownQueue) as error:
             here = reverse("admin:deadletter_queue_changelist", current_app=self.admin_site.name)
-            return self._refuse(request, gettext("The queue is in use and was not deleted."), here)
+            why = gettext("The queue was not deleted. %(why)s") % {"why": error.args[0]}
+            return self._refuse(request, why, here)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Refuse to delete a queue in use, without loading the messages that use it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db.models import ProtectedError
+
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, PoisonRecord, Queue
@@ -79,14 +81,26 @@ def delete_queue(
     """
     alias = alias_of(using)
 
+    deleted: list[Queue] = []
+
     def work(tx: Transaction) -> None:
         queue = _get(name, alias)
         policy = {field: getattr(queue, field) for field in POLICY}
         # Before the entry is written: a queue in use is refused, and leaves none.
         queue.delete(using=alias)
         _record(tx, Act.EDIT_QUEUE, queue, by, {"deleted": True, **policy}, why)
+        deleted.append(queue)
 
-    in_transaction(work, using=alias)
+    try:
+        in_transaction(work, using=alias)
+    except ProtectedError:
+        # A message was sent while the deletion was committed, and the queue was put back.
+        for queue in deleted:
+            in_transaction(
+                lambda tx: _record(tx, Act.EDIT_QUEUE, queue, by, {"put_back": True}),  # noqa: B023
+                using=alias,
+            )
+        raise
 
 
 def pause(name: str, *, by: str | None = None, why: str = "", using: str | None = None) -> Queue:

@@ -149,7 +149,7 @@ def test_a_queue_that_came_into_use_in_the_meantime_stays(
 
     response = admin_client.post(url("queue", "delete", queue.pk), {"post": "yes"}, follow=True)
 
-    assert "in use and was not deleted" in response.content.decode()
+    assert "The queue was not deleted. in use" in response.content.decode()
 
 
 def test_the_list_shows_the_policies(admin_client: Client, db) -> None:

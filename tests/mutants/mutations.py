@@ -476,7 +476,7 @@ def _waits() -> Iterator[Mutation]:
     yield Mutation(
         "leave a lock_timeout behind in a caller's transaction",
         "postgresql",
-        [python("lifecycle/transaction.py", "before is not None and not is_last", "False")],
+        [python("lifecycle/transaction.py", "before and not is_last", "False")],
         [f"{busy}::test_a_verb_inside_a_callers_transaction_leaves_its_lock_timeout_as_it_was"],
     )
     yield Mutation(
