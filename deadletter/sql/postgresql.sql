@@ -391,10 +391,11 @@ SELECT pg_advisory_xact_lock(key)
 
 -- try_streams --
 -- Take the locks of the streams these messages belong to, as far as nobody else holds them. Says for each message whether its
--- stream is ours now.
-WITH found AS MATERIALIZED (
-    SELECT id, queue_id, stream FROM deadletter_message
-     WHERE id = ANY(%(ids)s::bigint[]) AND stream IS NOT NULL
+-- stream is ours now. Messages without a stream are left out after the read: see lock_streams.
+WITH named AS MATERIALIZED (
+    SELECT id, queue_id, stream FROM deadletter_message WHERE id = ANY(%(ids)s::bigint[])
+), found AS (
+    SELECT id, queue_id, stream FROM named WHERE stream IS NOT NULL
 ), tried AS MATERIALIZED (
     SELECT queue_id, stream, pg_try_advisory_xact_lock(hashtextextended(stream, queue_id)) AS got
       FROM (SELECT DISTINCT queue_id, stream FROM found) AS s

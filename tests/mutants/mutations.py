@@ -261,18 +261,6 @@ def _streams() -> Iterator[Mutation]:
         [f"{COST}::test_leases_that_ran_out_are_found_by_their_streams"],
     )
     yield Mutation(
-        "a read of a stream that does not end with it",
-        "postgresql",
-        [
-            sql("postgresql", name, " AND stream <= s.stream", "")
-            for name in ("read_streams", "wake")
-        ],
-        [
-            f"{COST}::test_a_claim_and_its_reports_read_only_what_is_taken",
-            f"{STREAMS}::test_whoever_takes_the_head_out_wakes_the_next",
-        ],
-    )
-    yield Mutation(
         "pass a message that waits under strict",
         "sqlite",
         [
