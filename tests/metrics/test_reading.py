@@ -97,14 +97,16 @@ def test_a_database_that_hangs_keeps_nobody_and_one_thread(monkeypatch):
 
     assert found == [None] * 5
     assert threads == 1
+    rows._patience = PATIENCE
     wait_until(lambda: rows.latest() is not None)
 
 
 def test_the_reading_before_serves_while_the_next_one_takes_long(monkeypatch):
     monkeypatch.setattr(reading, "REST", 0.0)
     hanging = threading.Event()
-    rows = Rows("default", fresh=0, patience=0.05)
+    rows = Rows("default", fresh=0, patience=PATIENCE)
     first = wait_until(rows.latest)
+    rows._patience = 0.05
     fine = reading.read_depths
     monkeypatch.setattr(
         reading, "read_depths", lambda using: hanging.wait(PATIENCE) and fine(using)
@@ -115,4 +117,5 @@ def test_the_reading_before_serves_while_the_next_one_takes_long(monkeypatch):
     assert rows.latest() is None
 
     hanging.set()
+    rows._patience = PATIENCE
     wait_until(rows.latest)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from deadletter.worker.crew import PATIENCE, QUICK, STREAK, Crew, Member
+from deadletter.worker import crew as crews
+from deadletter.worker.crew import QUICK, STREAK, Crew, Member
+from tests.patience import PATIENCE
 from tests.processes import wait_until
 
 
@@ -138,7 +140,7 @@ def test_a_quick_thread_leaves_when_another_one_went_on_while_it_waited(
     mine = at_work(two, last=0.95)
     at_work(two, last=other_last, streak=other_streak)
 
-    two.began(mine, 1.0 + PATIENCE / 2)
+    two.began(mine, 1.0 + crews.PATIENCE / 2)
 
     assert mine.is_superfluous is superfluous
 
