@@ -159,14 +159,16 @@ def test_new_messages_are_claimed_beside_busy_reports(queue, hold):
     assert answer.ids == new
 
 
-def test_a_lease_that_is_over_is_lost_and_not_busy(queue, hold):
+@pytest.mark.parametrize("careful", [False, True])
+def test_a_lease_that_is_over_is_lost_and_not_busy(queue, hold, careful):
     with frozen_clock() as clock:
         held = send("m", queue="q", stream="s").id
         batch = claim(["q"], lease=10)
         hold(row(held))
         clock.advance(11)
 
-        answer = process_batch(worker="w", token=batch.token, completions=[Completion(held)])
+        done = [Completion(held)]
+        answer = process_batch(worker="w", token=batch.token, completions=done, careful=careful)
 
     assert (answer.busy, answer.lost) == ([], [held])
 
