@@ -7,8 +7,8 @@ of PostgreSQL, or those near Django on one pair of Python and Django. Without na
     --list      name the parts and say which can run here
     --rotate    add one part: of those that the last change touches, or of all; by day of the year
 
-A server that is not installed is skipped, and said so; a part that is named and unknown, an
-interpreter that is missing and a test that fails end in exit code 1.
+A server or an interpreter that is not installed is skipped, and said so; a part that is named and
+unknown and a test that fails end in exit code 1.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from tests.private_postgres import is_available, private_postgres
@@ -61,7 +62,11 @@ class Part:
 
     @property
     def is_available(self) -> bool:
-        return not self.server or is_available(self.server)
+        return _has_python(self.python) if self.python else is_available(self.server)
+
+    @property
+    def missing(self) -> str:
+        return f"Python {self.python}" if self.python else f"PostgreSQL {self.server}"
 
     def run(self, arguments: list[str]) -> int:
         files = [str(path.relative_to(ROOT)) for f in self.files for path in sorted(ROOT.glob(f))]
@@ -138,13 +143,19 @@ def _run_all(chosen: list[Part], arguments: list[str]) -> int:
     for part in chosen:
         print(f"\n=== {part.name} ===", flush=True)
         if not part.is_available:
-            said[part.name] = f"skipped: PostgreSQL {part.server} is not installed"
+            said[part.name] = f"skipped: {part.missing} is not installed"
         else:
             code = part.run(arguments)
             said[part.name] = "passed" if code == 0 else f"failed, exit code {code}"
         print(said[part.name], flush=True)
     print("\n" + "\n".join(f"{name}: {result}" for name, result in said.items()))
     return 1 if any(result.startswith("failed") for result in said.values()) else 0
+
+
+@cache
+def _has_python(version: str) -> bool:
+    """True if .ci/matrix finds this interpreter."""
+    return _call([".ci/matrix", "--has"], MATRIX=version) == 0
 
 
 def _call(command: list[str], **environment: str) -> int:

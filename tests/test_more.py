@@ -31,7 +31,8 @@ def test_a_change_near_the_database_is_tried_on_another_server():
     assert {bool(part.server) for part in chosen} == {True}
 
 
-def test_a_change_near_django_is_tried_on_another_pair():
+def test_a_change_near_django_is_tried_on_another_pair(monkeypatch):
+    monkeypatch.setattr(more, "_has_python", lambda version: True)
     chosen = {more.part_of_the_day(day, ["deadletter/alerts/mail.py"]) for day in range(1, 60)}
 
     assert {part.python for part in chosen} == set(more.PAIRS)
@@ -49,6 +50,20 @@ def test_a_server_that_is_not_installed_is_skipped_and_named(capsys, monkeypatch
     assert more.main(["postgresql-15-plans"]) == 0
 
     assert "skipped: PostgreSQL 15 is not installed" in capsys.readouterr().out
+
+
+def test_an_interpreter_that_is_not_installed_is_skipped_and_named(capsys, monkeypatch):
+    monkeypatch.setattr(more, "_has_python", lambda version: False)
+
+    assert more.main(["python-3.12-django"]) == 0
+
+    assert "skipped: Python 3.12 is not installed" in capsys.readouterr().out
+
+
+def test_the_matrix_knows_which_interpreters_are_there():
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+    assert (more._has_python(here), more._has_python("3.99")) == (True, False)
 
 
 def test_a_part_that_nobody_knows_is_an_error(capsys):
