@@ -117,7 +117,7 @@ class Batch:
     """What a claim took: messages in order, those of one stream adjacent."""
 
     token: str
-    messages: Sequence[Claimed] = ()
+    messages: Sequence[Claimed] = field(default_factory=list)
     #: Messages this claim met and quarantined instead of returning them.
     dead: Sequence[int] = ()
     #: It parked so many that it ended before it had seen all that is due: look again at once.

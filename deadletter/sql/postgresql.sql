@@ -578,7 +578,7 @@ WITH RECURSIVE parked AS (
              FROM parked p
             CROSS JOIN LATERAL (
                   SELECT available_at, lease_token FROM deadletter_message
-                   WHERE queue_id = %(queue_id)s AND stream = p.stream
+                   WHERE queue_id = %(queue_id)s AND stream >= p.stream AND stream <= p.stream
                    ORDER BY queue_id, stream, id LIMIT 1) AS head
             WHERE head.available_at > %(now)s AND head.lease_token IS NULL
               AND NOT EXISTS (
