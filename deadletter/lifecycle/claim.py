@@ -239,7 +239,9 @@ class _Taking:
             # Every candidate comes first, in order; what was leased of them comes again.
             turns = {id: turn for turn, id in enumerate(dict.fromkeys(row[3] for row in rows))}
             leased.sort(key=lambda row: turns[row[3]])
-        elif leased and self.began is None:
+        else:
+            leased.sort(key=lambda row: row[2])
+        if leased and self.began is None and not self.tx.is_sqlite:
             since = _EPOCH + timedelta(microseconds=leased[0][1])
             self.began = Floor(since, min([row[3] for row in rows]))
         seen = len(leased) + len(others)

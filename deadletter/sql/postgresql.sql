@@ -136,7 +136,8 @@ WITH level AS (
             LIMIT 1) AS q
      ORDER BY wanted.place
 ), candidate AS MATERIALIZED (
-    SELECT found.*,
+    -- place: what an UPDATE returns is in the order of its join, which is the planner's choice in a caller's transaction
+    SELECT found.*, row_number() OVER () AS place,
            CASE WHEN found.stream IS NOT NULL THEN 'stream'
                 -- nothing larger can be stored: counted all the same, it would fail the whole claim
                 WHEN found.attempts >= 2147483647 OR found.fence >= 9223372036854775807 THEN 'overflow'
@@ -169,17 +170,19 @@ WITH level AS (
     RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
               q.max_attempts, m.status, m.fence, m.created_at::text, m.instance, m.execution_id,
               m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
-              m.failure_reason
+              m.failure_reason, c.place
 )
 -- And when the first candidate became due, in microseconds: the floor of the next claim.
 SELECT 'leased', (SELECT (extract(epoch FROM GREATEST(min(available_at), '0001-01-03T00:00:00Z')) * 1000000)::bigint FROM candidate),
-       NULL, l.* FROM leased l
+       l.place, l.id, l.queue, l.name, l.kind, l.payload, l.headers, l.stream, l.attempts, l.max_attempts, l.status,
+       l.fence, l.created_at, l.instance, l.execution_id, l.activity_id, l.lease, l.failure_reason
+  FROM leased l
  UNION ALL
 SELECT c.verdict, c.queue_id,
        -- Try, never wait. The stream itself is read by the next statement: a snapshot taken before the lock
        -- was measured to deliver messages twice.
        CASE WHEN c.verdict = 'stream' THEN
-            pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id)) END,
+            pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id))::int END,
        c.id, NULL, c.name, NULL, NULL, NULL, c.stream, c.attempts, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL
   FROM candidate c WHERE c.verdict <> 'lease';

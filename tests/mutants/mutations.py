@@ -565,6 +565,12 @@ def _levels() -> Iterator[Mutation]:
             [f"{LEVELS}::{given}"],
         )
     yield Mutation(
+        "leave the order of a batch to the planner",
+        "postgresql",
+        [python("lifecycle/claim.py", "leased.sort(key=lambda row: row[2])", "pass")],
+        [f"{CLAIM}::test_the_order_holds_whatever_plan_is_chosen"],
+    )
+    yield Mutation(
         "keep the levels that were found for ever",
         "postgresql",
         [python("worker/exchange.py", KEPT, "if levels is None:")],

@@ -225,7 +225,7 @@ def test_a_deadlock_that_somebody_else_provokes_is_repeated_as_a_whole(queue, st
             claim(["elsewhere"])  # a place to stand
             list(Message.objects.select_for_update().filter(pk=one))
 
-    other = stage(in_the_wrong_order, after="claim")
+    other = stage(in_the_wrong_order, after="read_levels_of")
     worker = stage(
         lambda: fail(batch.token, [Failure(one, error="x"), Failure(two, error="x")]),
         deadlock_timeout="50ms",
