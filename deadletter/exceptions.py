@@ -82,16 +82,20 @@ class LockNotAvailable(DeadletterError, OperationalError):
     """
     A row or a stream stayed locked by another transaction; nothing was changed.
 
-    `holders` describes the transactions that may be in the way.
+    `holders` describes the transactions that may be in the way. An act on many messages is done in
+    pieces, each a transaction: `done` is how many were done by the pieces before this one.
     """
 
-    def __init__(self, holders: Iterable[str] = (), *, waited: float = 0.0) -> None:
+    def __init__(self, holders: Iterable[str] = (), *, waited: float = 0.0, done: int = 0) -> None:
         self.holders = list(holders)
+        self.waited = waited
+        self.done = done
         there = "; ".join(self.holders) or "it has ended meanwhile, or its session is not visible"
+        changed = f"{done} were done before and stay done, the rest is" if done else "Nothing was"
         super().__init__(
             f"a row or a stream is locked by another transaction, and was not free after "
-            f"{waited:g} s. Nothing was changed. Who may hold it: {there}. Try again when that "
-            "transaction has ended, or end it with pg_terminate_backend(pid)."
+            f"{waited:g} s. {changed} {'un' if done else ''}changed. Who may hold it: {there}. Try "
+            "again when that transaction has ended, or end it with pg_terminate_backend(pid)."
         )
 
 

@@ -20,6 +20,8 @@ from django.core.exceptions import BadRequest
 from django.core.paginator import InvalidPage
 from django.http import HttpRequest
 
+from .lock_page import with_lock_page
+
 if TYPE_CHECKING:  # the class is generic to the type checker only
     _ModelAdmin = admin.ModelAdmin[Any]
 else:
@@ -33,6 +35,15 @@ class StrictLookups(_ModelAdmin):
 
     #: Parameters of links that belong to no filter.
     other_lookups: tuple[str, ...] = ()
+
+    @property
+    def urls(self) -> list[Any]:
+        """Return the pages, each with an answer for the case that its act meets a lock."""
+        found = self.get_urls()
+        for pattern in found:
+            if getattr(pattern, "callback", None) is not None:
+                pattern.callback = with_lock_page(self, pattern.callback)
+        return found
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
         if lookup in self.other_lookups:

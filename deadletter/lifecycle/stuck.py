@@ -22,9 +22,11 @@ from django.db.models import OuterRef, Q, Subquery, TextField
 from django.db.models.functions import Cast
 
 from .. import clock
+from ..exceptions import LockNotAvailable
 from ..logs import event
 from ..models import Instance, InstanceStatus, Message, PoisonRecord
-from .transaction import Transaction, in_transaction, plan_by_index
+from .locks import each_free
+from .transaction import SHORT_WAIT, Transaction, in_transaction, plan_by_index
 
 #: Running instances that a sweep looks at, and those found earlier that it judges again.
 REACH, JUDGED_AGAIN = 1_000, 500
@@ -72,7 +74,10 @@ def mark_stuck(*, using: str | None = None) -> int:
     over = [id for id in marked if id not in stuck]
     if not new and not over:
         return 0
-    return in_transaction(lambda tx: _write(tx, new, over), using=alias)
+    try:
+        return in_transaction(lambda tx: _write(tx, new, over), using=alias, wait=SHORT_WAIT)
+    except LockNotAvailable:
+        return 0  # the table itself is locked: judged again by a later sweep
 
 
 def _marked(alias: str) -> list[str]:
@@ -135,16 +140,25 @@ def _without_message(alias: str, ids: Collection[str]) -> list[Waiting]:
 
 
 def _write(tx: Transaction, new: Sequence[Waiting], over: Sequence[str]) -> int:
+    """Write the marks; an instance that another transaction has locked is left to a later sweep."""
     rows = Instance.objects.using(tx.using)
-    if over:
-        rows.filter(pk__in=over).update(stuck_since=None)
     now = tx.time()
-    # The revision: a turn since then means that a message had come after all.
-    marked = [
-        row
-        for row in new
-        if rows.filter(pk=row.id, revision=row.revision, stuck_since=None).update(stuck_since=now)
-    ]
+
+    def clear(_tx: Transaction, ids: Sequence[str]) -> None:
+        rows.filter(pk__in=ids).update(stuck_since=None)
+
+    def mark(_tx: Transaction, some: Sequence[Waiting]) -> list[Waiting]:
+        # The revision: a turn since then means that a message had come after all.
+        return [
+            row
+            for row in some
+            if rows.filter(pk=row.id, revision=row.revision, stuck_since=None).update(
+                stuck_since=now
+            )
+        ]
+
+    each_free(tx, over, clear)
+    marked = [row for part in each_free(tx, new, mark).results for row in part]
     tx.after_commit(lambda: _say(marked))
     return len(marked)
 

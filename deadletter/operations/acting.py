@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 from django.db import router
 
+from ..exceptions import LockNotAvailable
 from ..failures import shown
 from ..lifecycle.recover import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
@@ -31,22 +33,34 @@ def carry_out(
     entry: AuditEntry | None = None
     for first in range(0, len(possible), PIECE):
         piece = possible[first : first + PIECE]
-        verdicts, entry = in_transaction(
-            lambda tx: step(
-                tx,
-                opening,
-                verb,
-                piece,  # noqa: B023 - called before the loop goes on
-                start=first,  # noqa: B023
-                entry=entry,  # noqa: B023
-                missing=len(total.missing),
-            ),
-            using=alias_of(using),
-        )
+        with after_pieces(len(total.done)):
+            verdicts, entry = in_transaction(
+                lambda tx: step(
+                    tx,
+                    opening,
+                    verb,
+                    piece,  # noqa: B023 - called before the loop goes on
+                    start=first,  # noqa: B023
+                    entry=entry,  # noqa: B023
+                    missing=len(total.missing),
+                ),
+                using=alias_of(using),
+            )
         total.done.extend(verdicts.done)
         total.missing.extend(verdicts.missing)
         total.refused.update(verdicts.refused)
     return total, entry.pk if entry else 0
+
+
+@contextmanager
+def after_pieces(done: int) -> Iterator[None]:
+    """Let a piece that finds something locked say how many were done before it."""
+    try:
+        yield
+    except LockNotAvailable as error:
+        if not done:
+            raise
+        raise LockNotAvailable(error.holders, waited=error.waited, done=done) from error
 
 
 def step(

@@ -17,7 +17,7 @@ from ..lifecycle.recover import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, BulkJob
 from . import audit
-from .acting import PIECE, Verb, alias_of, step
+from .acting import PIECE, Verb, after_pieces, alias_of, step
 from .filters import PoisonFilter
 from .poison import Terms, removal, retrial
 from .queues import require_queue
@@ -229,19 +229,20 @@ def _all(
     seen = looked_at = 0
     while limit is None or looked_at < limit:
         size = PIECE if limit is None else min(PIECE, limit - looked_at)
-        seen, piece, entry = in_transaction(
-            lambda tx: _piece(
-                tx,
-                opening,
-                verb,
-                fixed,
-                entry=entry,  # noqa: B023 - called before the loop goes on
-                after=seen,  # noqa: B023
-                start=looked_at,  # noqa: B023
-                size=size,  # noqa: B023
-            ),
-            using=alias,
-        )
+        with after_pieces(total.done):
+            seen, piece, entry = in_transaction(
+                lambda tx: _piece(
+                    tx,
+                    opening,
+                    verb,
+                    fixed,
+                    entry=entry,  # noqa: B023 - called before the loop goes on
+                    after=seen,  # noqa: B023
+                    start=looked_at,  # noqa: B023
+                    size=size,  # noqa: B023
+                ),
+                using=alias,
+            )
         if not seen:
             break
         looked_at = total.add(piece)

@@ -10,7 +10,7 @@ from ..lifecycle import recover
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, Message, State
 from . import audit
-from .acting import PIECE, alias_of, step
+from .acting import PIECE, after_pieces, alias_of, step
 from .bulk import Progress, Total
 
 
@@ -65,7 +65,8 @@ def retry_failed(
         return ids, *step(tx, opening, _hurry, ids, start=looked_at, entry=entry)
 
     while limit is None or looked_at < limit:
-        ids, verdicts, entry = in_transaction(piece, using=alias)
+        with after_pieces(total.done):
+            ids, verdicts, entry = in_transaction(piece, using=alias)
         if not ids:
             break
         after, looked_at = ids[-1], total.add(verdicts)

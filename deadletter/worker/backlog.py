@@ -8,9 +8,9 @@ stream stay together, so that they are settled together; those of other messages
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 
 from django.db import connections
+from django.db.utils import Error as DatabaseError
 
 from ..lifecycle.transaction import holders
 from ..logs import event
@@ -101,9 +101,19 @@ class Backlog:
             "they are settled when it ends: {holders}",
             count=len(self.ids),
             message_ids=sorted(self.ids)[:20],
-            holders=describe(holders(connections[self._using])),
+            holders=who_holds(self._using),
         )
 
 
-def describe(found: Collection[str]) -> str:
+def who_holds(using: str) -> str:
+    """
+    Describe the transactions that may be in the way, for a line of the log.
+
+    Never raises for the sake of that line: the caller is about to enter what was settled and
+    claimed in the books, and a database that went away meanwhile is met by the next exchange.
+    """
+    try:
+        found = holders(connections[using])
+    except DatabaseError as error:
+        return f"not known ({error})"
     return "; ".join(found) or "its session is not visible"

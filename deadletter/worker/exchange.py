@@ -24,6 +24,7 @@ from ..lifecycle import (
     process_batch,
 )
 from ..logs import event
+from .backlog import REMINDER, who_holds
 from .courier import Courier
 from .holding import Holdings
 from .intake import Intake
@@ -103,6 +104,8 @@ class Exchange:
         self._heard_before = 0
         #: How many candidates a message took in the last claim that found enough.
         self._candidates = 1.0
+        #: When it was last said that nothing can be claimed.
+        self._reminded = -REMINDER
 
     def stop(self) -> None:
         self._courier.stop()
@@ -133,6 +136,8 @@ class Exchange:
                     self._leases.doubtful.add(request.token)
             raise
         points.reach("pump.exchanged")
+        if room and not batch.token:
+            self._tell_held_up(asked)
         if room:
             if batch.levels is not None:
                 self._levels, self._heard_before = batch.levels, heard
@@ -140,6 +145,21 @@ class Exchange:
             self._candidates = batch.candidates if len(batch.messages) >= room else 1.0
         is_partial = request is not None and bool(request.floors) and batch.levels is None
         return Answered(reports, batch, room, asked, monotonic() - asked, is_partial)
+
+    def _tell_held_up(self, now: float) -> None:
+        """Say, once a minute, why a worker that seems idle claims nothing."""
+        if now - self._reminded < REMINDER:
+            return
+        self._reminded = now
+        event(
+            logging.WARNING,
+            "claims_postponed",
+            "worker {worker} cannot claim: another transaction has locked a table of deadletter, "
+            "or a statement_timeout ends the claim. It tries again until it can. Who may hold the "
+            "lock: {holders}",
+            worker=self._options.name,
+            holders=who_holds(self._options.using),
+        )
 
     def enter(self, answered: Answered, *, later: bool) -> None:
         """Enter an exchange, or leave that for the time of the next one, where it can be left."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from .. import tracing
+from ..exceptions import LockNotAvailable
 from ..lifecycle.settle import give_back, renewing_free
 from ..lifecycle.transaction import SHORT_WAIT, in_transaction
 from ..logs import event
@@ -81,11 +82,15 @@ class Leases:
     def _renew(self, running: dict[int, Holding], now: float) -> None:
         """Renew leases; one whose row somebody has locked keeps its end, and is tried again."""
         tokens = {id: holding.message.token for id, holding in running.items()}
-        lost, busy = in_transaction(
-            lambda tx: renewing_free(tx, tokens, lease=self._options.lease),
-            using=self._options.using,
-            wait=SHORT_WAIT,
-        )
+        try:
+            lost, busy = in_transaction(
+                lambda tx: renewing_free(tx, tokens, lease=self._options.lease),
+                using=self._options.using,
+                wait=SHORT_WAIT,
+            )
+        except LockNotAvailable:
+            # The table itself is locked, by a migration for example: that is no outage.
+            lost, busy = [], sorted(running)
         self._busy |= dict.fromkeys(busy, now + BUSY_PAUSE)
         for id, holding in running.items():
             if id in busy:

@@ -124,7 +124,9 @@ class Reporting:
         lost = set(batch.lost)
         if unsure := lost & self._unsure:
             lost -= self._settled_before(unsure, reports)
-        self._unsure &= busy
+        if self._unsure:
+            # Of these alone: others whose transaction broke may still wait for their turn.
+            self._unsure -= reports.ids
         for id in (*lost, *reports.overtaken):
             _say_lost(id, self._holdings.get(id))
         self._holdings.remove(*reports.all_ids())

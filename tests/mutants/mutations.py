@@ -804,7 +804,7 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "keep the mark of an instance that goes on",
         "sqlite",
-        [python("lifecycle/stuck.py", "rows.filter(pk__in=over).update(stuck_since=None)", "pass")],
+        [python("lifecycle/stuck.py", "rows.filter(pk__in=ids).update(stuck_since=None)", "pass")],
         [STUCK],
     )
     yield Mutation(

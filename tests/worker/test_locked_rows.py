@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from django.db import connection, transaction
 
 from deadletter import operations, send
 from deadletter.models import Message, Queue
+from deadletter.worker.options import Options
+from deadletter.worker.process import WorkerProcess
 from tests.processes import Workers, wait_until
 
 pytestmark = [
@@ -281,3 +284,53 @@ def test_what_expires_in_a_locked_stream_is_left_while_other_things_expire(worke
         assert list(Message.objects.values_list("pk", flat=True)) == [held.id]
         assert not Message.objects.filter(pk=other.id).exists()
     assert sweep().expired == 1
+
+
+def locked_table() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE deadletter_message IN ACCESS EXCLUSIVE MODE")
+
+
+def test_a_locked_table_is_no_outage_and_the_log_says_who_holds_it(workers):
+    ids = [send("sample.work", {"gate": "held"}).id for _ in range(3)]
+    worker = workers.start("--lease", 60, "--concurrency", 4)
+    workers.wait_for("start", count=3)
+
+    with holding(locked_table):
+        workers.open("held")
+        wait_until(lambda: worker.lines("reports_postponed"), patience=LONG)
+        wait_until(lambda: worker.lines("claims_postponed"), patience=LONG)
+    wait_gone(workers, ids)
+
+    assert worker.stop() == 0
+    assert set(starts(workers).values()) == {1}
+    assert worker.lines("database_away") == []
+    assert worker.lines("lease_lost") == []
+    assert "pid " in str(worker.lines("claims_postponed")[0])
+
+
+def test_leases_are_renewed_after_a_lock_of_the_table_and_nothing_is_lost_by_it(handles):
+    gate = threading.Event()
+    handles("job", lambda message: gate.wait(LONG))
+    id = send("job").id
+    process = WorkerProcess(Options(name="here", lease=3600.0))
+    process._housekeeper.refresh()
+    wait_until(lambda: process.pump.turn() or process._holdings.running(), patience=LONG)
+    [holding_] = list(process._holdings)
+    before = Message.objects.get(pk=id).available_at
+    leases = process.pump.leases
+
+    with holding(locked_table):
+        holding_.until = monotonic() + 1000.0
+        leases._next = 0.0
+        leases.check(monotonic())
+        assert holding_.until < monotonic() + 1001.0
+    leases._next, leases._busy = 0.0, {}
+    leases.check(monotonic())
+
+    assert Message.objects.get(pk=id).available_at > before
+    assert holding_.until > monotonic() + 3000.0
+    gate.set()
+    wait_until(lambda: process.pump.turn() or not len(process._holdings), patience=LONG)
+    process._executors.stop()
+    assert process.pump.tally.lost == 0

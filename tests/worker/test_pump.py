@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +19,7 @@ from deadletter import FailureReason, Outgoing, send, send_many
 from deadletter.backoff import Backoff
 from deadletter.lifecycle import Failure, claim, complete, fail, streams
 from deadletter.models import Message, PoisonRecord
-from deadletter.worker import exchange, executors, leases, pump, rhythm
+from deadletter.worker import backlog, exchange, executors, leases, pump, rhythm
 from deadletter.worker.ledger import SLOTS
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
@@ -388,6 +390,79 @@ def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
     assert rows() == {}
     assert caplog.text.count(f"the report of message job {id} broke off") == 1
     assert (process.pump.tally.completed, process.pump.tally.lost) == (1, 0)
+    assert_holds_nothing(process)
+
+
+def held_up(monkeypatch, id):
+    """Let the first report of a message be busy; it stays in the backlog until it is made due."""
+    real = exchange.process_batch
+
+    def answer(**given):
+        if given["careful"] or id not in {report.id for report in given["completions"]}:
+            return real(**given)
+        others = [report for report in given["completions"] if report.id != id]
+        return replace(real(**{**given, "completions": others}), busy=[id])
+
+    monkeypatch.setattr(exchange, "process_batch", answer)
+    monkeypatch.setattr(backlog, "SHORTEST_PAUSE", math.inf)
+    monkeypatch.setattr(backlog, "LONGEST_PAUSE", math.inf)
+
+
+def test_a_report_that_broke_off_stays_in_doubt_while_the_backlog_is_settled(
+    stepped, handles, monkeypatch, caplog
+):
+    handles("job", lambda message: None)
+    process = stepped()
+    held = send("job").pk
+    held_up(monkeypatch, held)
+    turn_until(process, lambda: process.pump._backlog.ids == {held})
+    real = exchange.process_batch
+    cut = iter([True])
+
+    def answer_is_lost(**given):
+        batch = real(**given)
+        if given["completions"] and next(cut, False):
+            raise OperationalError("server closed the connection unexpectedly")
+        return batch
+
+    monkeypatch.setattr(exchange, "process_batch", answer_is_lost)
+    send("job")
+    with pytest.raises(OperationalError):
+        turn_until(process, lambda: False)
+    # Due before the report that broke off is repeated.
+    process.pump._backlog._next = 0.0
+    turn_until(process, lambda: not len(process._holdings))
+
+    assert rows() == {}
+    assert (process.pump.tally.completed, process.pump.tally.lost) == (2, 0)
+    assert "lease" not in caplog.text
+    assert_holds_nothing(process)
+
+
+def test_a_database_that_goes_away_while_holders_are_asked_costs_no_claimed_message(
+    stepped, handles, monkeypatch, caplog
+):
+    def away(connection):
+        raise OperationalError("server closed the connection unexpectedly")
+
+    seen = []
+    handles("job", lambda message: seen.append(message.id))
+    process = stepped()
+    held = send("job").pk
+    held_up(monkeypatch, held)
+    monkeypatch.setattr(backlog, "holders", away)
+    wait_until(lambda: process.pump.turn() or seen)
+    # Claimed by the exchange that meets the lock.
+    other = send("job").pk
+    turn_until(process, lambda: process.pump._backlog.ids == {held})
+    turn_until(process, lambda: other in seen and len(process._holdings) == 1)
+    process.pump._backlog._next = 0.0
+    turn_until(process, lambda: not len(process._holdings))
+
+    assert seen == [held, other]
+    assert rows() == {}
+    assert process.pump.tally.completed == 2
+    assert "not known (server closed the connection unexpectedly)" in caplog.text
     assert_holds_nothing(process)
 
 

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
+from ...exceptions import LockNotAvailable
 from ..parts import alerts, health, instances, listing, queues, remove, retry, show, stats, waiting
 from ..parts.screen import Screen, usage
 from ..parts.text import plain
@@ -56,6 +57,8 @@ class Command(BaseCommand):
             # The reader has gone (`| head`): nothing to say, and nowhere to say it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 141
+        except LockNotAvailable as error:
+            raise CommandError(plain(error)) from None
         except DatabaseError as error:
             raise CommandError(f"the database refused: {plain(error)}") from None
         if code:
