@@ -564,6 +564,18 @@ def _levels() -> Iterator[Mutation]:
             ],
             [f"{LEVELS}::{given}"],
         )
+        yield Mutation(
+            "claim from every queue whose levels are known",
+            on,
+            [
+                python(
+                    "lifecycle/claim.py",
+                    "if request.queues is None:\n        return due",
+                    "return due",
+                )
+            ],
+            [f"{LEVELS}::test_levels_of_a_queue_that_is_not_asked_for_are_passed_over"],
+        )
     yield Mutation(
         "keep the levels that were found for ever",
         "postgresql",
