@@ -53,6 +53,7 @@ def settle(batch: Batch) -> WorkBatch:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_claim_and_its_reports_read_only_what_is_taken(time, streams, seen_in_streams, policy):
     Queue.objects.filter(name="q").update(stream_policy=policy)
+    seen_in_streams.pop("wake_queue", None)  # of the edit, which looks at every stream once
 
     batch = claim(["q"], limit=100)
     again = settle(batch)
