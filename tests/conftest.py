@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.db.models.expressions import Col
+from django.db.models.sql.compiler import PositionRef
 
 pytest_plugins = ["tests.fixtures"]
 
@@ -38,3 +43,26 @@ def django_db_modify_db_settings(
             name = settings.DATABASES["default"].get("TEST", {}).get("NAME")
             name = name or f"test_{settings.DATABASES['default']['NAME']}"
             database.setdefault("TEST", {})["NAME"] = f"{name}_{alias}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_sort_by_what_is_selected() -> Iterator[None]:
+    """
+    Refuse every query that sorts by the readable form of a time: see tests/plans/test_times.py.
+
+    Django sorts by the number of a column that is selected under its own name.
+    """
+    from deadletter.models.fields import MomentField  # the apps are ready by now
+
+    real = PositionRef.as_sql
+
+    def as_sql(self: Any, compiler: Any, connection: Any) -> Any:
+        is_time = isinstance(self.source, Col) and isinstance(self.source.target, MomentField)
+        assert not is_time or compiler.query.distinct, (
+            f"sorts by {self.source.target} as it is selected, which no index knows"
+        )
+        return real(self, compiler, connection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PositionRef, "as_sql", as_sql)
+        yield

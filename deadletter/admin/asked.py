@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext
@@ -121,7 +121,7 @@ def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> Windo
     if after is not None:
         base = base.filter(after)
     # A time, not ids: the planner can use it with whatever index it likes.
-    times = base.values_list("poisoned_at", flat=True)
+    times = base.values_list(F("poisoned_at"), flat=True)
     end = next(iter(times[reach - 1 : reach]), None)
     return Window(rows if end is None else rows.filter(poisoned_at__gte=end), end, reach)
 

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections
+from django.db.models import F
 
 from .. import sql
 from ..alert_rules import EACH
@@ -130,7 +131,7 @@ def _untold(look: Look, groups: list[_Group]) -> Iterator[tuple[_Group, Any, dat
     keys = [f"{RULE}:{group.fingerprint}" for group in groups]
     rows = Alert.objects.using(look.using).filter(key__in=keys, closed_at__isnull=False)
     # The last one of each counts.
-    told: dict[str, Any] = dict(rows.order_by("last_at").values_list("subject", "last_at"))
+    told: dict[str, Any] = dict(rows.order_by("last_at").values_list("subject", F("last_at")))
     ids = [
         group.record
         for group in groups
@@ -166,5 +167,5 @@ def _begun(
 
 def _first_since(look: Look, group: _Group, told: datetime) -> datetime:
     records = look.poison().filter(fingerprint=group.fingerprint, poisoned_at__gt=told)
-    times = records.order_by("poisoned_at", "id").values_list("poisoned_at", flat=True)
+    times = records.order_by("poisoned_at", "id").values_list(F("poisoned_at"), flat=True)
     return next(iter(times[:1]), group.last)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django.db.models import F
+
 from ..alert_rules import Rule
 from ..models import Alert
 from .looking import COUNTED, Look, Observation, about, newest, sample
@@ -17,7 +19,7 @@ def rates(look: Look) -> Iterator[Observation]:
         records = look.poison(queue).filter(poisoned_at__gt=look.now - rule.within)
         count = _counted(records, rule)
         if count > rule.above:
-            first = records.order_by("poisoned_at", "id").values_list("poisoned_at", flat=True)
+            first = records.order_by("poisoned_at", "id").values_list(F("poisoned_at"), flat=True)
             detail = {"within": rule.within.total_seconds()}
             yield _observed(look, kind, rule, queue, records, count, first[:1], detail)
 

@@ -113,7 +113,7 @@ def _look_at_levels(tx: Transaction, request: ClaimRequest, taking: _Taking) -> 
     """
     known, floors = request.levels, request.floors
     if known is not None:
-        taking.look_at(_places(tx, request, known.due, floors))
+        taking.look_at(_places(tx, request, _asked_for(request, known.due), floors))
         if not (taking.room and request.rediscover) or taking.cut_short:
             return None
     found = levels.discover(tx, request)
@@ -125,6 +125,14 @@ def _look_at_levels(tx: Transaction, request: ClaimRequest, taking: _Taking) -> 
         floors = {}
     taking.look_at(_places(tx, request, rest, floors))
     return found
+
+
+def _asked_for(request: ClaimRequest, due: Sequence[Level]) -> Sequence[Level]:
+    """Return the levels of the queues asked for: those that were known may be of others too."""
+    if request.queues is None:
+        return due
+    names = frozenset(request.queues)
+    return [level for level in due if level.queue in names]
 
 
 def _places(

@@ -66,7 +66,7 @@ def priorities(levels: Iterable[Level]) -> dict[str, list[int]]:
 
 def discover(tx: Transaction, request: ClaimRequest) -> Levels:
     """Find the levels of the wanted queues that have a message due now or within a second."""
-    return _discover(tx.connection, request, now=tx.now, keep=tx.is_own)
+    return _discover(tx.connection, request, now=tx.now, within=VALID, keep=tx.is_own)
 
 
 def look(request: ClaimRequest, *, using: str | None) -> Levels | None:
@@ -86,14 +86,13 @@ def look(request: ClaimRequest, *, using: str | None) -> Levels | None:
     if known is not None and not known.due and not request.rediscover:
         return known
     try:
-        found = _discover(connection, request, now=now, keep=False)
+        # Only what is due now, and as SQL compares it: a time that Python cannot read may come
+        # first at its level, and what is due behind it must not be hidden by it.
+        return _discover(connection, request, now=now, within=timedelta(0), keep=False)
     except OperationalError as error:
         if "locked" not in str(error):
             raise
         return None
-    if now is not None and not any(level.first <= now for level in found.due):
-        return Levels((), found.read, found.seconds)
-    return found
 
 
 def shuffled(levels: Sequence[Level]) -> Sequence[Level]:
@@ -106,11 +105,16 @@ def shuffled(levels: Sequence[Level]) -> Sequence[Level]:
 
 
 def _discover(
-    connection: BaseDatabaseWrapper, request: ClaimRequest, *, now: datetime | None, keep: bool
+    connection: BaseDatabaseWrapper,
+    request: ClaimRequest,
+    *,
+    now: datetime | None,
+    within: timedelta,
+    keep: bool,
 ) -> Levels:
     started = monotonic()
     names = None if request.queues is None else list(dict.fromkeys(request.queues))
-    params = {"now": now, "within": VALID}
+    params = {"now": now, "within": within}
     if names is None or len(names) > FEW:
         rows = sql.run(connection, "read_levels", params, keep=keep)
     else:

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import connections, router, transaction
-from django.db.models import OuterRef, Q, Subquery, TextField
+from django.db.models import F, OuterRef, Q, Subquery, TextField
 from django.db.models.functions import Cast
 
 from .. import clock
@@ -94,7 +94,7 @@ def _following(alias: str) -> list[str]:
     if place is not None:
         at, id = place
         rows = rows.filter(updated_at__gte=at).filter(Q(updated_at__gt=at) | Q(pk__gt=id))
-    found = list(rows.order_by("updated_at", "id").values_list("updated_at", "pk")[:REACH])
+    found = list(rows.order_by("updated_at", "id").values_list(F("updated_at"), "pk")[:REACH])
     if len(found) < REACH:
         _places.pop(alias, None)
     else:

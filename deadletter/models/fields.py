@@ -44,6 +44,9 @@ class MomentField(_DateTimeField):
     PostgreSQL can hold 'infinity' and years that Python has not, SQLite any text, and one such row
     would break every list it is in. They are read as the nearest time that can be: what is no time
     at all is LATEST.
+
+    A query that both selects such a column by its name and sorts by it is sorted by what is
+    selected, which no index knows: `values_list(F("poisoned_at"))` selects it under another name.
     """
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q
 from django.db.models.functions import Left
 
 from .. import clock, sql
@@ -68,7 +68,7 @@ def list_groups(*, limit: int = 50, offset: int = 0, using: str | None = None) -
 def get_group(fingerprint: str, *, using: str | None = None) -> Group | None:
     alias = alias_of(using)
     rows = PoisonRecord.objects.using(alias).filter(fingerprint=fingerprint).order_by()
-    times = rows.order_by("poisoned_at").values_list("poisoned_at", "pk")
+    times = rows.order_by("poisoned_at").values_list(F("poisoned_at"), "pk")
     first, last = times.first(), times.last()
     if first is None or last is None:
         return None
@@ -117,12 +117,12 @@ def _windows(by: str, value: str, now: datetime, alias: str) -> tuple[int, ...]:
     """Count all windows at once, among the newest CELL + 1: no window holds more that is shown."""
     rows = PoisonRecord.objects.using(alias).filter(**{by: value}).order_by("-poisoned_at")
     inside = {
-        f"window_{n}": Count("poisoned_at", filter=_since(now, window))
+        f"window_{n}": Count("died", filter=_since(now, window))
         for n, (_label, window) in enumerate(WINDOWS)
     }
-    found = rows.values("poisoned_at")[: CELL + 1].aggregate(**inside)
+    found = rows.values(died=F("poisoned_at"))[: CELL + 1].aggregate(**inside)
     return tuple(found[f"window_{n}"] for n in range(len(WINDOWS)))
 
 
 def _since(now: datetime, window: timedelta | None) -> Q | None:
-    return None if window is None else Q(poisoned_at__gte=now - window)
+    return None if window is None else Q(died__gte=now - window)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.db.models import F
+
 from .. import clock
 from ..exceptions import InstanceNotRunning
 from ..instances.cancelling import cancelling
@@ -132,5 +134,5 @@ def cancel_instance(
 
 
 def _end(rows: Any) -> Any:
-    times = rows.order_by("-updated_at").values_list("updated_at", flat=True)
+    times = rows.order_by("-updated_at").values_list(F("updated_at"), flat=True)
     return next(iter(times[REACH - 1 : REACH]), None)

@@ -64,7 +64,8 @@ RETURNING id;
 -- read_levels --
 -- Find every level, that is (queue, priority), at which messages are not parked, and when its first message is due: one index
 -- probe for each, whatever else there is (a loose index scan, which the planner does not do by itself).
--- within: only levels with a message that is due by then.
+-- within: only levels with a message that is due by then. Times within what Python can read: one damaged row in front of its
+-- level must not end every claim.
 WITH RECURSIVE level AS (
     (SELECT m.queue_id, m.priority, m.available_at FROM deadletter_message m
       WHERE m.available_at IS NOT NULL
@@ -78,7 +79,9 @@ WITH RECURSIVE level AS (
               AND (m.queue_id, m.priority) > (level.queue_id, level.priority)
             ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS next
 )
-SELECT level.queue_id, q.name, level.priority, level.available_at, q.paused, q.is_dead
+SELECT level.queue_id, q.name, level.priority,
+       LEAST(GREATEST(level.available_at, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
+       q.paused, q.is_dead
   FROM level
  CROSS JOIN LATERAL (
        SELECT q.name, q.paused,
@@ -108,7 +111,9 @@ WITH RECURSIVE level AS (
               AND m.queue_id = level.queue_id AND m.priority > level.priority
             ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS next
 )
-SELECT level.queue_id, level.name, level.priority, level.available_at, level.paused, false
+SELECT level.queue_id, level.name, level.priority,
+       LEAST(GREATEST(level.available_at, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
+       level.paused, false
   FROM level
  WHERE %(within)s::interval IS NULL OR level.available_at <= %(now)s + %(within)s::interval
  ORDER BY level.name, level.priority;

@@ -171,8 +171,9 @@ UPDATE deadletter_message
  WHERE lease_token <> %(token)s AND available_at <= %(now)s
    AND id NOT IN (SELECT value FROM json_each(%(keep)s))
    AND id IN (SELECT old.id
+                     -- with +, so that no index of streams is offered: one was read from end to end, stream by stream
                 FROM (SELECT DISTINCT queue_id, stream FROM deadletter_message
-                       WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND stream IS NOT NULL) s
+                       WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND +stream IS NOT NULL) s
                 JOIN deadletter_message old
                   ON old.queue_id = s.queue_id AND old.stream = s.stream
                  AND old.lease_token IS NOT NULL);

@@ -140,6 +140,19 @@ def test_a_queue_that_became_a_dead_queue_is_only_served_by_name(clock, policy):
     assert len(claim(["dead"])) == 1
 
 
+def test_levels_of_a_queue_that_is_not_asked_for_are_passed_over(clock, three):
+    """As when deadletter's own queue is left out for a moment by a worker that knows its levels."""
+    send("m", queue="b")
+    known = Levels(tuple(read_levels("default")), 0.0)
+
+    others = process_batch(
+        worker="w", claim=ClaimRequest(["a", "c"], levels=known, rediscover=False)
+    )
+    asked = process_batch(worker="w", claim=ClaimRequest(["b"], levels=known, rediscover=False))
+
+    assert (len(others), len(asked)) == (0, 1)
+
+
 def test_the_policy_of_this_moment_holds(clock, policy):
     send("m")
     known = Levels(tuple(read_levels("default")), 0.0)
@@ -181,6 +194,31 @@ def test_pages_see_every_level_and_since_when_a_queue_waits(clock, policy):
     assert priorities(levels) == {"default": [-50, 50], "later": [3]}
     waiting = oldest_due(levels, now=clock.now)
     assert waiting == {"default": clock.now - timedelta(seconds=10)}
+
+
+#: Times that Python cannot read, some of them long past.
+UNREADABLE = {
+    "postgresql": ["-infinity", "0044-03-15 BC", "0001-01-01", "infinity", "10000-01-01"],
+    "sqlite": ["", "5", 5, 0.5, "2025-02-30 00:00:00", "0000-00-00", "garbage"],
+}
+
+
+@pytest.mark.parametrize("place", range(7))
+@pytest.mark.parametrize("names", [["default"], None], ids=["by name", "all queues"])
+def test_a_time_that_cannot_be_read_hides_nothing_at_its_level(transactional_db, names, place):
+    """Not inside a transaction of the test: then SQLite would not look ahead."""
+    if place >= len(UNREADABLE[connection.vendor]):
+        pytest.skip("the other database can hold more")
+    bad = send("bad")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE deadletter_message SET available_at = %s WHERE id = %s",
+            [UNREADABLE[connection.vendor][place], bad.pk],
+        )
+    good = send("good")
+
+    assert good.pk in claim(names).ids
+    assert [(level.queue, level.priority) for level in read_levels("default")] == [("default", 0)]
 
 
 def test_a_quarantined_message_keeps_a_priority_below_zero(clock):

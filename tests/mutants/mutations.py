@@ -13,6 +13,7 @@ STUCK = "tests/instances/test_stuck.py"
 FLOOR = "tests/worker/test_floor.py"
 THRESHOLD = "tests/lifecycle/test_threshold.py"
 STREAMS = "tests/lifecycle/test_stream_claims.py"
+NEIGHBOURS = "tests/lifecycle/test_stream_neighbours.py"
 POLICIES = "tests/lifecycle/test_stream_policies.py"
 LEVELS = "tests/lifecycle/test_levels.py"
 BUSY = "tests/worker/test_levels.py"
@@ -246,6 +247,18 @@ def _streams() -> Iterator[Mutation]:
             [sql(on, "read_streams", live, "1 = 0")],
             # Under strict its head would stop the run as well: only release tells them apart.
             [f"{STREAMS}::test_a_stream_has_one_holder"],
+        )
+    for name, held in (
+        ("read_streams", "test_a_run_ends_where_the_stream_ends"),
+        ("wake", "test_whoever_finishes_wakes_his_own_stream"),
+        ("park", "test_a_blocked_stream_parks_nothing_of_its_neighbours"),
+        ("lease_runs", "test_leases_of_neighbours_that_ran_out_are_left_alone"),
+    ):
+        yield Mutation(
+            f"read on where a stream ends: {name}",
+            "postgresql",
+            [sql("postgresql", name, " AND stream <= s.stream", "")],
+            [f"{NEIGHBOURS}::{held}"],
         )
     yield Mutation(
         "look for leases that ran out among all that is due",
@@ -563,6 +576,18 @@ def _levels() -> Iterator[Mutation]:
                 )
             ],
             [f"{LEVELS}::{given}"],
+        )
+        yield Mutation(
+            "claim from every queue whose levels are known",
+            on,
+            [
+                python(
+                    "lifecycle/claim.py",
+                    "if request.queues is None:\n        return due",
+                    "return due",
+                )
+            ],
+            [f"{LEVELS}::test_levels_of_a_queue_that_is_not_asked_for_are_passed_over"],
         )
     yield Mutation(
         "leave the order of a batch to the planner",

@@ -91,6 +91,17 @@ def adapted(value: Any) -> Any:
     return connection.ops.adapt_datetimefield_value(value) if is_time else value
 
 
+def forget_statistics() -> None:
+    """Let SQLite know nothing: what was analysed, also in a test's transaction, stays in memory."""
+    if connection.vendor != "sqlite":
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'")
+        if cursor.fetchone():
+            cursor.execute("DELETE FROM sqlite_stat1")
+        cursor.execute("ANALYZE sqlite_schema")
+
+
 @pytest.fixture(scope="module", params=STATISTICS)
 def crowd(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """
@@ -100,6 +111,7 @@ def crowd(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[No
     if connection.vendor == "sqlite" and request.param == "analysed when nearly drained":
         pytest.skip("sqlite: nobody analyses it but its owner, see the runbook")
     with django_db_blocker.unblock():
+        forget_statistics()
         queue = Queue.objects.create(name="q", max_attempts=5)
         backlog = Queue.objects.create(name="backlog")
         if connection.vendor == "postgresql":
@@ -134,10 +146,9 @@ def crowd(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[No
             run("DELETE FROM deadletter_message")
             run("DELETE FROM deadletter_poison")
             run("DELETE FROM sqlite_sequence WHERE name LIKE 'deadletter_%'")
-            if request.param != "never analysed":
-                run("DELETE FROM sqlite_stat1")
         queue.delete()
         backlog.delete()
+        forget_statistics()
 
 
 @pytest.fixture(scope="module", params=product(STREAM_STATISTICS, SHAPES), ids=", ".join)
@@ -150,6 +161,7 @@ def streams(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[
     if connection.vendor == "sqlite" and statistics not in ("never analysed", "analysed"):
         pytest.skip("sqlite: nobody analyses it but its owner, see the runbook")
     with django_db_blocker.unblock():
+        forget_statistics()
         queue = Queue.objects.create(name="q", max_attempts=5)
         if connection.vendor == "postgresql":
             run("ALTER TABLE deadletter_message SET (autovacuum_enabled = off)")
@@ -181,8 +193,6 @@ def streams(request, django_db_setup: None, django_db_blocker: Any) -> Iterator[
         else:
             run("DELETE FROM deadletter_message")
             run("DELETE FROM sqlite_sequence WHERE name LIKE 'deadletter_%'")
-            if statistics != "never analysed":
-                run("DELETE FROM sqlite_stat1")
         queue.delete()
 
 
