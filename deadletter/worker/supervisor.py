@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from django.db.utils import Error as DatabaseError
 
 from .. import points
 from ..lifecycle import Completion, Failure, Release, process_batch
+from ..lifecycle.transaction import bounded
 from ..logs import crash, event, flush
 from ..models import Kind, Message, WorkerProcess
 from ..status import FailureReason
@@ -58,6 +60,8 @@ class Child:
     crashes: int = 0
     start_at: float = 0.0
     finished: bool = False
+    #: Something became due that this process, which may have looked before, need not have seen.
+    is_behind: bool = False
     #: It drains, and another process has its place: nobody follows it.
     is_leaving: bool = False
     #: What the last process left behind and is not freed yet, with the reason of its death.
@@ -102,7 +106,7 @@ class Supervisor:
         # A parent that ignores it would have our children vanish unseen.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        while not all(child.finished for child in self._children):
+        while not all(child.finished and not child.busy for child in self._children):
             if self._companion is not None:
                 self._companion.keep()
             self._start_missing()
@@ -128,6 +132,7 @@ class Supervisor:
     def _fork(self, child: Child) -> None:
         pools.close_all()
         child.ledger.clear()
+        child.is_behind = False
         child.started = monotonic()
         try:
             child.pid = os.fork()
@@ -206,7 +211,8 @@ class Supervisor:
         if not child.is_leaving and (
             phase is Phase.FINISHED or (self._signals and not child.has_legacy)
         ):
-            child.finished = True
+            child.finished = bool(self._signals) or not child.is_behind
+            child.start_at = monotonic()
             return
         if phase in (Phase.REPLACED, Phase.FINISHED):
             child.death = "recycling"
@@ -286,6 +292,8 @@ class Supervisor:
                 child.ledger.clear()
             elif child.busy:
                 self._free_busy(child)
+                if not child.busy:
+                    self._reopen(child.name)
             if child.is_leaving and not (child.pid or child.has_legacy or child.busy):
                 self._forget(child)
             child.finished = child.finished or bool(
@@ -304,19 +312,44 @@ class Supervisor:
     def _forget(self, child: Child) -> None:
         """Take a process that drained, and has gone, off the list."""
         self._children.remove(child)
-        with suppress(DatabaseError):
+        self._reopen(child.name)
+        with suppress(DatabaseError), bounded(self._using):
             # It took it along itself, unless it died.
             rows = WorkerProcess.objects.using(self._using)
             rows.filter(name=draining_name(child.name)).delete()
 
+    def _reopen(self, name: str) -> None:
+        """Drain once more: what was given back or freed late may be due, and all may have ended."""
+        for child in self._children:
+            if child.name == name and not (child.is_leaving or self._signals):
+                child.is_behind, child.finished = True, False
+
     def _hurry(self) -> None:
         """A child that does not go is killed, and what it held is freed like after any death."""
+        if self._signals and monotonic() > self._kill_at - PATIENCE:
+            self._leave_busy()
         if self._signals and monotonic() > self._kill_at:
             self._kill_at = monotonic() + PATIENCE
             for child in self._children:
                 if child.pid:
                     os.kill(child.pid, signal.SIGKILL)
                 child.finished = child.finished or not child.pid
+
+    def _leave_busy(self) -> None:
+        """The grace is over: say what is left to its lease, because others have locked it."""
+        for child in self._children:
+            ids = sorted(entry.id for entries in child.busy.values() for entry in entries)
+            child.busy = {}
+            if ids:
+                event(
+                    logging.WARNING,
+                    "reports_left",
+                    "{count} messages that worker {worker} held are not freed: another "
+                    "transaction has locked them. They run again when their leases end",
+                    count=len(ids),
+                    worker=child.name,
+                    message_ids=ids[:20],
+                )
 
 
 def free(
@@ -377,18 +410,20 @@ def free(
         releases=[Release(entry.id, 0, entry.token) for entry in by_stage.get(Stage.WAITING, ())],
         using=using,
     )
-    busy = [entry for entry in entries if entry.id in set(batch.busy)]
+    locked = set(batch.busy)
+    busy = [entry for entry in entries if entry.id in locked]
     if entries and len(busy) == len(entries):
         return busy
+    freed = Counter(entry.stage for entry in entries if entry.id not in locked)
     event(
         logging.WARNING,
         "leases_freed",
         "freed what worker {worker} held: {running} running and charged, {waiting} waiting and "
         "refunded, {done} done",
         worker=worker,
-        running=len(lost),
-        waiting=len(by_stage.get(Stage.WAITING, ())),
-        done=len(by_stage.get(Stage.DONE, ())),
+        running=freed[Stage.RUNNING],
+        waiting=freed[Stage.WAITING],
+        done=freed[Stage.DONE],
     )
     return busy
 

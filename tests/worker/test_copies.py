@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
@@ -81,3 +82,22 @@ def test_what_a_copy_raised_is_said(workers: Workers):
     worker = workers.drain()
 
     wait_until(lambda: "RuntimeError: in the copy" in worker.text())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_that_a_handler_starts_end_when_it_ends_them(workers: Workers, processes: int):
+    """A copy has the signal handlers of the worker, and is none."""
+    orders = [
+        {"how": how, "method": method}
+        for method in ("fork", "spawn")
+        for how in ("pool", "executor", "terminate", "preexec")
+    ]
+    ids = send_many([Outgoing("sample.processes", order) for order in orders])
+
+    worker = workers.drain("--processes", processes, "--concurrency", 4)
+
+    assert Counter(line["id"] for line in workers.journal("finish")) == Counter(ids)
+    assert {line["code"] for line in workers.journal("ended")} == {-signal.SIGTERM}
+    assert rows() == {}
+    assert not worker.lines("message_failed")
+    assert not worker.lines("worker_stopping")
