@@ -30,6 +30,7 @@ from .housekeeper import draining_name
 from .leases import claimed_under
 from .ledger import Entry, Ledger, Phase, Stage
 from .observer import Companion
+from .outages import Unusable
 from .process import RECYCLE
 from .registry import registry
 from .shutdown import AT_ONCE
@@ -96,6 +97,10 @@ class Supervisor:
         self._grace = grace
         self._signals = 0
         self._kill_at = 0.0
+        #: A process has found a database that it can work with.
+        self._has_begun = False
+        #: None has: the database refuses all of them, and they end.
+        self._is_refused = False
 
     def run(self) -> int:
         """Keep every place filled until a signal, or until all have drained."""
@@ -117,7 +122,7 @@ class Supervisor:
             self._hurry()
         if self._companion is not None:
             self._companion.stop()
-        return 0
+        return 1 if self._is_refused else 0
 
     def _start_missing(self) -> None:
         for child in self._children:
@@ -161,6 +166,15 @@ class Supervisor:
                 self._companion.leave()
             code = self._run_child(child.name, child.ledger)
             child.ledger.phase = Phase.REPLACED if code == RECYCLE else Phase.FINISHED
+        except Unusable as error:
+            child.ledger.phase = Phase.REFUSED
+            event(
+                logging.ERROR,
+                "worker_failed",
+                "worker {worker} failed: {error}",
+                worker=child.name,
+                error=str(error),
+            )
         except BaseException as error:  # noqa: BLE001 - logged, and the process ends
             crash("worker_failed", "worker {worker} failed", error, worker=child.name)
         finally:
@@ -177,15 +191,19 @@ class Supervisor:
         received = signal.sigwait(_SIGNALS)
         if received not in _STOP:
             return
-        self._signals += 1
-        self._kill_at = monotonic() + PATIENCE + (self._grace if self._signals == 1 else 0.0)
         event(
             logging.INFO,
             "stopping",
             "received {signal}: stopping all processes{hurry}",
             signal=signal.Signals(received).name,
-            hurry=" at once" if self._signals > 1 else "",
+            hurry=" at once" if self._signals else "",
         )
+        self._stop()
+
+    def _stop(self) -> None:
+        """Tell all processes to stop; the second time, at once."""
+        self._signals += 1
+        self._kill_at = monotonic() + PATIENCE + (self._grace if self._signals == 1 else 0.0)
         for child in self._children:
             if child.pid:
                 os.kill(child.pid, signal.SIGTERM if self._signals == 1 else AT_ONCE)
@@ -193,6 +211,8 @@ class Supervisor:
                 child.finished = True
 
     def _reap(self) -> None:
+        for child in self._children:
+            self._has_begun = self._has_begun or child.ledger.has_begun
         for child in self._children:
             if not child.pid:
                 continue
@@ -208,6 +228,10 @@ class Supervisor:
         pid, child.pid = child.pid, 0
         # What it said last, not its exit code: a handler can exit with any.
         phase = child.ledger.phase
+        if phase is Phase.REFUSED and not (self._has_begun or self._signals):
+            # As one process alone does. Once they work, it may be repaired while they try again.
+            self._is_refused = True
+            self._stop()
         if not child.is_leaving and (
             phase is Phase.FINISHED or (self._signals and not child.has_legacy)
         ):
