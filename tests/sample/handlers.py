@@ -192,6 +192,16 @@ def fork(message: Any) -> None:
         _fork(message, order["how"])
 
 
+@handler("sample.daemon")
+def start_daemon(message: Any) -> None:
+    """Leave a copy of the process behind, which outlives the worker."""
+    with noted(message):
+        if not os.fork():
+            note("copy", message)
+            pass_gate("copy")
+            os._exit(0)
+
+
 @handler("sample.fork_atomic", atomic=True)
 def fork_atomic(message: Any) -> None:
     from .models import Effect
