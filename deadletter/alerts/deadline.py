@@ -51,7 +51,13 @@ def call_within(
                 _under_way[channel] -= 1
 
     thread = threading.Thread(target=serve, name="deadletter-delivery", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        # The system has no thread left; it may have later.
+        with _lock:
+            _under_way[channel] -= 1
+        raise
     thread.join(seconds)
     if errors:
         raise errors[0]

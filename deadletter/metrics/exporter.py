@@ -58,6 +58,8 @@ class Exporter:
 
     def serve_in_thread(self) -> None:
         """For a worker without a supervisor."""
+        # A process that a handler forks and that outlives the worker would keep the port.
+        os.register_at_fork(after_in_child=self._listener.close)
         threading.Thread(
             target=self._server().serve, name="deadletter-metrics", daemon=True
         ).start()

@@ -268,7 +268,12 @@ class Housekeeper(threading.Thread):
 
 def draining_name(name: str) -> str:
     """Return the name of the row of a process that drains while another one has its place."""
-    return f"{name[:180]} (draining)"
+    mark = " (draining)"
+    limit = (WorkerProcess._meta.get_field("name").max_length or 200) - len(mark)
+    if len(name) > limit:
+        # The end tells the processes of a worker apart, the beginning the workers.
+        name = f"{name[: limit // 2]}…{name[len(name) + limit // 2 + 1 - limit :]}"
+    return name + mark
 
 
 def resident_mib() -> float | None:

@@ -2,8 +2,8 @@
 What did a process hold when it died? A table in memory it shares with its supervisor.
 
 Each message has a slot for as long as the process holds it: id, token and how far it got. When the
-process is gone the supervisor reads the table and charges only what was really running. Two bytes
-beside it say how far the process itself has got, and what its supervisor allows.
+process is gone the supervisor reads the table and charges only what was really running. Three bytes
+beside it say how far the process itself has got, what its supervisor allows, and whether it began.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class Phase(enum.IntEnum):
     REPLACED = 3
     #: Ended in good order for good: there was nothing left to do.
     FINISHED = 4
+    #: Ended before it began: the database answers, and cannot be worked with.
+    REFUSED = 5
 
 
 _WAITING = int(Stage.WAITING)
@@ -70,7 +72,7 @@ class Ledger:
     def __init__(self, slots: int = SLOTS, *, side: int = 0) -> None:
         self._claiming = slots * _SLOT.size
         self._phase = self._claiming + _CLAIMS * _TOKEN
-        self._memory = mmap.mmap(-1, self._phase + 2)
+        self._memory = mmap.mmap(-1, self._phase + 3)
         self.side = side
         self._slots = slots
         self._free = list(range(slots - 1, -1, -1))
@@ -107,6 +109,14 @@ class Ledger:
     def let_drain(self) -> None:
         """Called by the supervisor; the byte is its own."""
         self._memory[self._phase + 1] = 1
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the process found a database that it can work with."""
+        return bool(self._memory[self._phase + 2])
+
+    def begin(self) -> None:
+        self._memory[self._phase + 2] = 1
 
     def hold(self, id: int, token: str) -> int:
         """Enter a message and return its slot."""

@@ -174,6 +174,7 @@ class WorkerProcess:
         if connections[self.options.using].vendor == "postgresql" and self._listener is None:
             self._listener = Listener(self.options.using, self.pump.hear, worker=self.options.name)
             self._listener.start()
+        self._holdings.ledger.begin()
 
     def _end(self) -> None:
         self._executors.stop()

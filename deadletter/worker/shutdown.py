@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType
 from typing import Protocol
@@ -21,10 +22,15 @@ class Shutdown:
 
     There Ctrl-C is the parent's affair; and systemd sends SIGTERM to every process of a service, so
     that a child receives two, its own and the one the supervisor passes on, and must not hurry.
+
+    A copy of this process that a handler made inherits these meanings and is no worker: a signal
+    does to it what it does to any program. `multiprocessing` ends its processes by SIGTERM, and
+    would wait for ever for one that takes it for a request.
     """
 
     def __init__(self, *, supervised: bool = False) -> None:
         self.count = 0
+        self._pid = os.getpid()
         self._told = 0
         self._telling = False
         self._supervised = supervised
@@ -42,6 +48,9 @@ class Shutdown:
         self._tell()
 
     def _received(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(signal.Signals(number))
         self.count = 2 if number == AT_ONCE else 1 if self._supervised else self.count + 1
         self._tell()
 

@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from django.db.utils import Error as DatabaseError
 
 from .. import points
 from ..lifecycle import Completion, Failure, Release, process_batch
+from ..lifecycle.transaction import bounded
 from ..logs import crash, event, flush
 from ..models import Kind, Message, WorkerProcess
 from ..status import FailureReason
@@ -28,6 +30,7 @@ from .housekeeper import draining_name
 from .leases import claimed_under
 from .ledger import Entry, Ledger, Phase, Stage
 from .observer import Companion
+from .outages import Unusable
 from .process import RECYCLE
 from .registry import registry
 from .shutdown import AT_ONCE
@@ -58,6 +61,8 @@ class Child:
     crashes: int = 0
     start_at: float = 0.0
     finished: bool = False
+    #: Something became due that this process, which may have looked before, need not have seen.
+    is_behind: bool = False
     #: It drains, and another process has its place: nobody follows it.
     is_leaving: bool = False
     #: What the last process left behind and is not freed yet, with the reason of its death.
@@ -92,6 +97,10 @@ class Supervisor:
         self._grace = grace
         self._signals = 0
         self._kill_at = 0.0
+        #: A process has found a database that it can work with.
+        self._has_begun = False
+        #: None has: the database refuses all of them, and they end.
+        self._is_refused = False
 
     def run(self) -> int:
         """Keep every place filled until a signal, or until all have drained."""
@@ -102,7 +111,7 @@ class Supervisor:
         # A parent that ignores it would have our children vanish unseen.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        while not all(child.finished for child in self._children):
+        while not all(child.finished and not child.busy for child in self._children):
             if self._companion is not None:
                 self._companion.keep()
             self._start_missing()
@@ -113,7 +122,7 @@ class Supervisor:
             self._hurry()
         if self._companion is not None:
             self._companion.stop()
-        return 0
+        return 1 if self._is_refused else 0
 
     def _start_missing(self) -> None:
         for child in self._children:
@@ -128,6 +137,7 @@ class Supervisor:
     def _fork(self, child: Child) -> None:
         pools.close_all()
         child.ledger.clear()
+        child.is_behind = False
         child.started = monotonic()
         try:
             child.pid = os.fork()
@@ -156,6 +166,15 @@ class Supervisor:
                 self._companion.leave()
             code = self._run_child(child.name, child.ledger)
             child.ledger.phase = Phase.REPLACED if code == RECYCLE else Phase.FINISHED
+        except Unusable as error:
+            child.ledger.phase = Phase.REFUSED
+            event(
+                logging.ERROR,
+                "worker_failed",
+                "worker {worker} failed: {error}",
+                worker=child.name,
+                error=str(error),
+            )
         except BaseException as error:  # noqa: BLE001 - logged, and the process ends
             crash("worker_failed", "worker {worker} failed", error, worker=child.name)
         finally:
@@ -172,15 +191,19 @@ class Supervisor:
         received = signal.sigwait(_SIGNALS)
         if received not in _STOP:
             return
-        self._signals += 1
-        self._kill_at = monotonic() + PATIENCE + (self._grace if self._signals == 1 else 0.0)
         event(
             logging.INFO,
             "stopping",
             "received {signal}: stopping all processes{hurry}",
             signal=signal.Signals(received).name,
-            hurry=" at once" if self._signals > 1 else "",
+            hurry=" at once" if self._signals else "",
         )
+        self._stop()
+
+    def _stop(self) -> None:
+        """Tell all processes to stop; the second time, at once."""
+        self._signals += 1
+        self._kill_at = monotonic() + PATIENCE + (self._grace if self._signals == 1 else 0.0)
         for child in self._children:
             if child.pid:
                 os.kill(child.pid, signal.SIGTERM if self._signals == 1 else AT_ONCE)
@@ -188,6 +211,8 @@ class Supervisor:
                 child.finished = True
 
     def _reap(self) -> None:
+        for child in self._children:
+            self._has_begun = self._has_begun or child.ledger.has_begun
         for child in self._children:
             if not child.pid:
                 continue
@@ -203,10 +228,15 @@ class Supervisor:
         pid, child.pid = child.pid, 0
         # What it said last, not its exit code: a handler can exit with any.
         phase = child.ledger.phase
+        if phase is Phase.REFUSED and not (self._has_begun or self._signals):
+            # As one process alone does. Once they work, it may be repaired while they try again.
+            self._is_refused = True
+            self._stop()
         if not child.is_leaving and (
             phase is Phase.FINISHED or (self._signals and not child.has_legacy)
         ):
-            child.finished = True
+            child.finished = bool(self._signals) or not child.is_behind
+            child.start_at = monotonic()
             return
         if phase in (Phase.REPLACED, Phase.FINISHED):
             child.death = "recycling"
@@ -286,6 +316,8 @@ class Supervisor:
                 child.ledger.clear()
             elif child.busy:
                 self._free_busy(child)
+                if not child.busy:
+                    self._reopen(child.name)
             if child.is_leaving and not (child.pid or child.has_legacy or child.busy):
                 self._forget(child)
             child.finished = child.finished or bool(
@@ -304,19 +336,44 @@ class Supervisor:
     def _forget(self, child: Child) -> None:
         """Take a process that drained, and has gone, off the list."""
         self._children.remove(child)
-        with suppress(DatabaseError):
+        self._reopen(child.name)
+        with suppress(DatabaseError), bounded(self._using):
             # It took it along itself, unless it died.
             rows = WorkerProcess.objects.using(self._using)
             rows.filter(name=draining_name(child.name)).delete()
 
+    def _reopen(self, name: str) -> None:
+        """Drain once more: what was given back or freed late may be due, and all may have ended."""
+        for child in self._children:
+            if child.name == name and not (child.is_leaving or self._signals):
+                child.is_behind, child.finished = True, False
+
     def _hurry(self) -> None:
         """A child that does not go is killed, and what it held is freed like after any death."""
+        if self._signals and monotonic() > self._kill_at - PATIENCE:
+            self._leave_busy()
         if self._signals and monotonic() > self._kill_at:
             self._kill_at = monotonic() + PATIENCE
             for child in self._children:
                 if child.pid:
                     os.kill(child.pid, signal.SIGKILL)
                 child.finished = child.finished or not child.pid
+
+    def _leave_busy(self) -> None:
+        """The grace is over: say what is left to its lease, because others have locked it."""
+        for child in self._children:
+            ids = sorted(entry.id for entries in child.busy.values() for entry in entries)
+            child.busy = {}
+            if ids:
+                event(
+                    logging.WARNING,
+                    "reports_left",
+                    "{count} messages that worker {worker} held are not freed: another "
+                    "transaction has locked them. They run again when their leases end",
+                    count=len(ids),
+                    worker=child.name,
+                    message_ids=ids[:20],
+                )
 
 
 def free(
@@ -377,18 +434,20 @@ def free(
         releases=[Release(entry.id, 0, entry.token) for entry in by_stage.get(Stage.WAITING, ())],
         using=using,
     )
-    busy = [entry for entry in entries if entry.id in set(batch.busy)]
+    locked = set(batch.busy)
+    busy = [entry for entry in entries if entry.id in locked]
     if entries and len(busy) == len(entries):
         return busy
+    freed = Counter(entry.stage for entry in entries if entry.id not in locked)
     event(
         logging.WARNING,
         "leases_freed",
         "freed what worker {worker} held: {running} running and charged, {waiting} waiting and "
         "refunded, {done} done",
         worker=worker,
-        running=len(lost),
-        waiting=len(by_stage.get(Stage.WAITING, ())),
-        done=len(by_stage.get(Stage.DONE, ())),
+        running=freed[Stage.RUNNING],
+        waiting=freed[Stage.WAITING],
+        done=freed[Stage.DONE],
     )
     return busy
 

@@ -517,3 +517,16 @@ def test_a_drain_delivers_all_notices_though_few_at_a_time(rules, receiver, conc
     assert len(receiver.requests) == 9
     assert process.pump.tally.completed == 9
     assert not Message.objects.exists()
+
+
+def test_a_system_without_threads_costs_a_channel_no_delivery_for_good(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(deadline.MOST + 1):
+            with pytest.raises(RuntimeError):
+                deadline.call_within(1, lambda: 7, channel="hook")
+
+    assert deadline.call_within(PATIENCE, lambda: 7, channel="hook") == 7

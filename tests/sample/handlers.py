@@ -7,10 +7,12 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 import types
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -190,6 +192,16 @@ def fork(message: Any) -> None:
         _fork(message, order["how"])
 
 
+@handler("sample.daemon")
+def start_daemon(message: Any) -> None:
+    """Leave a copy of the process behind, which outlives the worker."""
+    with noted(message):
+        if not os.fork():
+            note("copy", message)
+            pass_gate("copy")
+            os._exit(0)
+
+
 @handler("sample.fork_atomic", atomic=True)
 def fork_atomic(message: Any) -> None:
     from .models import Effect
@@ -198,6 +210,34 @@ def fork_atomic(message: Any) -> None:
         Effect.objects.create(message=message.id, note="before")
         if _fork(message, order["how"]):
             Effect.objects.create(message=message.id, note="after")
+
+
+@handler("sample.processes", timeout=60)
+def use_processes(message: Any) -> None:
+    """Leave work to processes of its own, as libraries do, and end them."""
+    with noted(message) as order:
+        context = multiprocessing.get_context(order["method"])
+        match order["how"]:
+            case "pool":
+                with context.Pool(2) as pool:
+                    assert pool.map(abs, range(-4, 0)) == [4, 3, 2, 1]
+            case "executor":
+                with ProcessPoolExecutor(2, mp_context=context) as executor:
+                    assert list(executor.map(abs, range(-4, 0))) == [4, 3, 2, 1]
+            case "terminate":
+                process = context.Process(target=time.sleep, args=(3600,))
+                process.start()
+                process.terminate()
+                process.join()
+                note("ended", message, code=process.exitcode)
+            case "preexec":
+                done = subprocess.run(
+                    [sys.executable, "-c", "print(1)"],
+                    preexec_fn=os.getpid,
+                    capture_output=True,
+                    check=True,
+                )
+                assert done.stdout == b"1\n"
 
 
 @types.coroutine

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from deadletter import Outgoing, send_many
+from deadletter import Outgoing, send, send_many
 from tests.processes import Workers, wait_until
 from tests.sample.models import Effect
 
@@ -81,3 +83,54 @@ def test_what_a_copy_raised_is_said(workers: Workers):
     worker = workers.drain()
 
     wait_until(lambda: "RuntimeError: in the copy" in worker.text())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_that_a_handler_starts_end_when_it_ends_them(workers: Workers, processes: int):
+    """A copy has the signal handlers of the worker, and is none."""
+    orders = [
+        {"how": how, "method": method}
+        for method in ("fork", "spawn")
+        for how in ("pool", "executor", "terminate", "preexec")
+    ]
+    ids = send_many([Outgoing("sample.processes", order) for order in orders])
+
+    worker = workers.drain("--processes", processes, "--concurrency", 4)
+
+    assert Counter(line["id"] for line in workers.journal("finish")) == Counter(ids)
+    assert {line["code"] for line in workers.journal("ended")} == {-signal.SIGTERM}
+    assert rows() == {}
+    assert not worker.lines("message_failed")
+    assert not worker.lines("worker_stopping")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_copy_that_outlives_the_worker_keeps_nothing_from_the_next_one(
+    workers: Workers, processes: int, number: signal.Signals
+):
+    pytest.importorskip("prometheus_client")
+    arguments = ["--processes", processes, "--grace", 5, "--poll", 0.1, "--metrics-port"]
+    first = workers.start(*arguments, 0)
+    [line] = first.wait_for("metrics_listening")
+    id = send("sample.daemon").pk
+    workers.wait_for("copy", id=id)
+    wait_until(lambda: rows() == {}, why=first.text)
+    own = [line["pid"] for line in first.lines("worker_started")]
+    first.signal(number)
+    first.wait()
+    # Those of a killed supervisor go by themselves.
+    wait_until(lambda: not any(map(is_running, own)), why=first.text)
+
+    second = workers.start(*arguments, line["port"]).wait_ready()
+
+    workers.wait_for("finish", id=send("sample.work").pk)
+    workers.open("copy")
+    assert second.stop() == 0
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

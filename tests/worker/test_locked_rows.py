@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -252,6 +254,53 @@ def test_a_stopped_worker_leaves_what_it_cannot_settle_to_the_lease(workers):
         assert worker.stop() == 0
         assert worker.lines("reports_left")
     assert Message.objects.get(pk=held.id).lease_token is not None
+
+
+def test_a_drain_waits_for_what_a_dead_process_held_and_runs_it(workers):
+    held = send("sample.crash", {"how": "kill", "gate": "held", "times": 1})
+    worker = workers.start("--drain", "--processes", 2, "--lease", 90, "--poll", 0.1)
+    [start] = workers.wait_for("start", id=held.id)
+
+    with holding(locked_row(held.id)):
+        workers.open("held")
+        worker.wait_for("worker_died", pid=start["pid"])
+        # Both places have nothing left to do.
+        worker.wait_for("worker_stopped", count=2)
+        assert worker.process.poll() is None
+    assert worker.wait(LONG) == 0
+
+    assert not Message.objects.exists()
+    assert [line["attempt"] for line in workers.journal("start", id=held.id)] == [1, 2]
+
+
+@pytest.mark.parametrize("is_freed", [True, False])
+def test_a_stopped_supervisor_tries_what_a_dead_process_held_until_its_grace_is_over(
+    workers, is_freed
+):
+    held = send("sample.work", {"gate": "never"})
+    grace = 60 if is_freed else 1
+    worker = workers.start("--processes", 2, "--lease", 90, "--grace", grace, "--poll", 0.1)
+    [start] = workers.wait_for("start", id=held.id)
+    # So that the supervisor does not end before its dead child is seen.
+    other = send("sample.work", {"gate": "end"})
+    workers.wait_for("start", id=other.id)
+
+    with holding(locked_row(held.id)):
+        os.kill(start["pid"], signal.SIGKILL)
+        worker.wait_for("worker_died", pid=start["pid"])
+        worker.signal(signal.SIGTERM)
+        worker.wait_for("worker_stopping")
+        workers.open("end")
+        if not is_freed:
+            worker.wait(LONG)
+        else:
+            worker.wait_for("worker_stopped")
+            assert worker.process.poll() is None
+    assert worker.wait(LONG) == 0
+
+    row = Message.objects.get(pk=held.id)
+    assert (row.lease_token is None) is is_freed
+    assert bool(worker.lines("reports_left")) is not is_freed
 
 
 def test_an_atomic_handler_waits_for_its_own_row_alone(workers):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
 
@@ -46,6 +51,22 @@ def test_a_worker_without_tables_names_the_command_and_exits(empty: Workers, pro
     assert "Traceback" not in worker.text()
 
 
+def test_a_worker_whose_tables_wait_for_migrations_names_these(empty: Workers):
+    environment = {**os.environ, "DATABASE_URL": empty.url}
+    environment["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+    subprocess.run(
+        [sys.executable, "manage.py", "migrate", "deadletter", "0005", "--verbosity", "0"],
+        cwd=settings.BASE_DIR,
+        env=environment,
+        check=True,
+    )
+
+    worker = empty.start()
+
+    assert worker.wait(PATIENCE) == 1
+    assert "lacks migrations of deadletter: 0006_" in worker.text()
+
+
 def test_a_worker_without_a_column_names_the_command_and_exits(workers: Workers):
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE deadletter_worker RENAME COLUMN host TO ghost")
@@ -61,18 +82,39 @@ def test_a_worker_without_a_column_names_the_command_and_exits(workers: Workers)
 
 
 @pytest.mark.postgresql_only(reason="SQLite has no server that could go away")
-def test_a_worker_that_finds_no_tables_after_an_outage_exits_too(site: Site):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_that_finds_no_tables_after_an_outage_exits_too(site: Site, processes: int):
+    site.execute("DROP DATABASE IF EXISTS empty")
     site.execute("CREATE DATABASE empty")
     site.workers.url = site.server.url.replace("/postgres?", "/empty?")
     assert site.workers.url != site.server.url
     site.server.stop()
-    worker = site.workers.start("--poll", 0.1)
+    worker = site.workers.start("--poll", 0.1, "--processes", processes)
     worker.wait_for("database_away")
 
     site.server.start()
 
     assert worker.wait(PATIENCE) == 1
     assert "run manage.py migrate --database default" in worker.text()
+    assert "Traceback" not in worker.text()
+
+
+def test_a_process_that_is_replaced_while_a_table_is_away_does_not_end_the_others(
+    workers: Workers,
+):
+    worker = workers.start("--poll", 0.1, "--processes", 2)
+    wait_until(lambda: WorkerProcess.objects.count() == 2, patience=PATIENCE, why=worker.text)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE deadletter_breaker RENAME TO elsewhere")
+    try:
+        os.kill(worker.children()[0], signal.SIGKILL)
+        worker.wait_for("worker_failed")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO deadletter_breaker")
+
+    workers.wait_for("finish", id=send("sample.work").id)
+    assert worker.stop() == 0
 
 
 @pytest.mark.postgresql_only(reason="SQLite has no rights")

@@ -14,6 +14,7 @@ from django.db import connection
 
 from deadletter import FailureReason, send
 from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
+from deadletter.worker.housekeeper import draining_name
 from deadletter.worker.ledger import Ledger, Phase
 from tests.processes import Worker, Workers, _can_write, wait_until
 
@@ -29,7 +30,7 @@ def state(pid: int) -> str:
     """Return what the system says of a process, as a letter: T when it is stopped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return "Z"
 
 
@@ -230,6 +231,32 @@ def test_a_stop_reaches_a_draining_process_and_its_replacement(workers: Workers)
     assert rows() == {hangs: 1}
     assert leases() == []
     assert not WorkerProcess.objects.exists()
+
+
+def test_what_a_draining_process_gives_back_is_run_before_a_drain_ends(workers: Workers):
+    """Its place has drained by then, and ended."""
+    Queue.objects.filter(name="default").update(cooldown=timedelta(hours=1))
+    long = send("sample.untimed", {"gate": "end"}).pk
+    hangs = send("sample.hang").pk
+    worker = workers.start("--processes", 2, "--drain", "--drain-limit", 8, "--concurrency", 2)
+    [first] = workers.wait_for("start", id=long)
+    worker.wait_for("worker_recycling")
+
+    [second] = workers.wait_for("start", id=long, count=2)[1:]
+    assert second["pid"] != first["pid"]
+    workers.open("end")
+    assert worker.wait(PATIENCE) == 0
+    assert rows() == {hangs: 1}
+
+
+def test_the_rows_of_processes_that_drain_are_told_apart_whatever_their_names():
+    names = ["n" * 198 + "/1", "n" * 198 + "/2", "n" * 189, "m" + "n" * 189, "w/1"]
+
+    drains = [draining_name(name) for name in names]
+
+    assert len(set(drains)) == len(names)
+    assert max(len(name) for name in drains) == 200
+    assert drains[-1] == "w/1 (draining)"
 
 
 @pytest.mark.parametrize("name", ["sample.work", "sample.untimed"])

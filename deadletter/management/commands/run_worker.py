@@ -139,6 +139,7 @@ class Command(BaseCommand):
         _check_pool(options)
         _check_database(options)
         _check_migrations(options)
+        _check_tables(options)
         _check_queues(options)
         # This thread has nothing more to ask.
         connections.close_all()
@@ -249,18 +250,11 @@ def _check_pool(options: Options) -> None:
 
 
 def _check_database(options: Options) -> None:
-    """
-    Refuse a database on which claims would be wrong or impossible; Django's own checks do not ask.
-
-    One that is away may come back: then the worker looks at its tables before the first claim.
-    """
+    """Refuse a database on which claims would be wrong; Django's own checks do not ask."""
     try:
         found = check_databases(None, databases=[options.using])
-        check_tables(options.using)
     except DatabaseError as error:
-        connections[options.using].close()
-        if not is_outage(error):
-            raise CommandError(advice(error, using=options.using) or str(error)) from error
+        _refuse(error, options)
         return
     for message in found:
         if message.is_serious():
@@ -290,6 +284,26 @@ def _check_migrations(options: Options) -> None:
             f"database {options.using!r} lacks migrations of deadletter: {', '.join(missing)}. "
             "Run manage.py migrate before this release's workers; older workers may go on meanwhile"
         )
+
+
+def _check_tables(options: Options) -> None:
+    """
+    Refuse a database without our tables, or without rights to them.
+
+    After the migrations, which say more. One that is away may come back: then the worker looks
+    again before the first claim.
+    """
+    try:
+        check_tables(options.using)
+    except DatabaseError as error:
+        _refuse(error, options)
+
+
+def _refuse(error: DatabaseError, options: Options) -> None:
+    """Say what to do about a database that answers and refuses; an outage may pass."""
+    connections[options.using].close()
+    if not is_outage(error):
+        raise CommandError(advice(error, using=options.using) or str(error)) from error
 
 
 def _check_queues(options: Options) -> None:
