@@ -78,7 +78,10 @@ WITH RECURSIVE level AS (
               AND (m.queue_id, m.priority) > (level.queue_id, level.priority)
             ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS next
 )
-SELECT level.queue_id, q.name, level.priority, level.available_at, q.paused, q.is_dead
+SELECT level.queue_id, q.name, level.priority,
+       -- Python has no infinity and no year 0
+       LEAST(GREATEST(level.available_at, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
+       q.paused, q.is_dead
   FROM level
  CROSS JOIN LATERAL (
        SELECT q.name, q.paused,
@@ -108,7 +111,9 @@ WITH RECURSIVE level AS (
               AND m.queue_id = level.queue_id AND m.priority > level.priority
             ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS next
 )
-SELECT level.queue_id, level.name, level.priority, level.available_at, level.paused, false
+SELECT level.queue_id, level.name, level.priority,
+       LEAST(GREATEST(level.available_at, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
+       level.paused, false
   FROM level
  WHERE %(within)s::interval IS NULL OR level.available_at <= %(now)s + %(within)s::interval
  ORDER BY level.name, level.priority;
