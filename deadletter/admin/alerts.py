@@ -51,7 +51,7 @@ class AlertAdmin(ReadOnlyAdmin):
         "sample",
     )
     readonly_fields = fields
-    without_payload = {"sample": "hidden_sample"}
+    without_payload = {"sample": "hidden_sample", "error": "hidden_sample"}
 
     def matches(self, term: str) -> Q:
         return Q(key__in=[f"{rule}:{term}" for rule in Alert.Rule])

@@ -72,7 +72,11 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         "touched",
     )
     readonly_fields = fields
-    without_payload = {"what": "what_without_text", "shown_selection": "selection_without_text"}
+    without_payload = {
+        "what": "what_without_text",
+        "shown_selection": "selection_without_text",
+        "selection": "selection_without_text",
+    }
 
     def matches(self, term: str) -> Q:
         id = as_id(term)

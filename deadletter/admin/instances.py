@@ -90,7 +90,11 @@ class InstanceAdmin(ReadOnlyAdmin):
     list_filter = (StatusFilter, NameFilter)
     #: The page of an instance leads to all its children.
     other_lookups = ("parent",)
-    without_payload = {"why": "hidden_why"}
+    without_payload = {
+        "why": "hidden_why",
+        "error": "hidden_why",
+        **dict.fromkeys(("input", "state", "output", "pending", "inbox", "history"), ""),
+    }
     sortable_by = ()  # type: ignore[assignment]
     # As the indexes have it: read backwards, nothing is sorted.
     ordering = ("-updated_at", "-id")

@@ -134,6 +134,11 @@ class MessageAdmin(ReadOnlyAdmin):
         "shown_headers": "",
         "shown_error": "hidden_error",
         "shown_history": "hidden_history",
+        # The columns themselves, for a project that names them in a class of its own.
+        "payload": "hidden_payload",
+        "headers": "",
+        "error": "hidden_error",
+        "history": "hidden_history",
     }
 
     def get_queryset(self, request: HttpRequest) -> Any:

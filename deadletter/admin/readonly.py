@@ -74,14 +74,15 @@ class ReadOnlyAdmin(StrictLookups):
         ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        others = [name for name in self.without_payload.values() if name]
-        return (*super().get_readonly_fields(request, obj), *others)
+        others = filter(None, self.without_payload.values())
+        return tuple(dict.fromkeys((*super().get_readonly_fields(request, obj), *others)))
 
     def _allowed(self, request: HttpRequest, names: Any) -> Any:
         """Replace what shows payloads, headers or texts of errors for who may not see them."""
         if not self.without_payload or may_read_errors(request):
             return names
-        return tuple(filter(None, (self.without_payload.get(name, name) for name in names)))
+        allowed = (self.without_payload.get(name, name) for name in names)
+        return tuple(dict.fromkeys(filter(None, allowed)))
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -24,6 +24,7 @@ from ..operations.streams import COUNTED
 from .acting import act_url, may
 from .confirm import Question, Subject, answered_why, ask, came_from, log_act
 from .counts import Capped
+from .error_text import may_read_errors
 from .links import link
 from .message_acts import ACTS, REMOVE, RETRY
 
@@ -98,7 +99,10 @@ def act_view(model_admin: Any, request: HttpRequest, slug: str, poison_id: int) 
     if request.method == "POST":
         _carry_out(model_admin, request, slug, record)
         return HttpResponseRedirect(back)
-    return ask(model_admin, request, _question(model_admin, slug, record, back))
+    error = (record.last_error or "")[:200]
+    if not may_read_errors(request):
+        error = f"{record.exception} {record.frame}".strip()
+    return ask(model_admin, request, _question(model_admin, slug, record, error, back))
 
 
 def _may_free(model_admin: Any, request: HttpRequest, slug: str) -> bool:
@@ -107,7 +111,7 @@ def _may_free(model_admin: Any, request: HttpRequest, slug: str) -> bool:
     return seen and request.user.has_perm(needed)
 
 
-def _question(model_admin: Any, slug: str, record: PoisonRecord, back: str) -> Question:
+def _question(model_admin: Any, slug: str, record: PoisonRecord, error: str, back: str) -> Question:
     held = operations.get_stream(record.queue, record.stream or "")
     waiting = held.waiting if held else 0
     if slug == "retry":
@@ -136,7 +140,7 @@ def _question(model_admin: Any, slug: str, record: PoisonRecord, back: str) -> Q
     about = [
         gettext("queue %(name)s") % {"name": record.queue},
         gettext("stream %(name)s") % {"name": record.stream or "-"},
-        (record.last_error or "")[:200],
+        error,
     ]
     url = _poison_url(model_admin.admin_site.name, record.pk)
     return Question(

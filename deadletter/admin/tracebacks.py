@@ -8,6 +8,11 @@ from dataclasses import dataclass
 #: `  File "shop/orders.py", line 3, in ship` begins a frame; its code follows, indented deeper.
 _FRAME = re.compile(r'^  File "([^"\n]*)", line (\d+)(?:, in ([^\n]*))?$')
 _BEGIN = "Traceback (most recent call last):"
+#: What stands between the tracebacks of a chain.
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
 #: Paths of what nobody on call wrote. The traceback may come from another machine: no prefixes.
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|[/\\]lib[/\\]python3|^<frozen |[/\\]deadletter[/\\]"
@@ -79,9 +84,11 @@ def places(text: str) -> list[Frame]:
     """Return the frames of the application in a traceback: file, line and function."""
     found: list[Frame] = []
     inside = False
+    may_begin = True
     for line in text.splitlines():
         # The words of an exception may have lines of their own, and these look as they like.
-        inside = line == _BEGIN or (inside and line.startswith("  "))
+        inside = (may_begin and line == _BEGIN) or (inside and line.startswith("  "))
+        may_begin = line in _CHAINED or (may_begin and not line)
         frame = _FRAME.match(line) if inside else None
         if frame and not _LIBRARY.search(frame[1]):
             file, number, function = frame.groups()

@@ -116,7 +116,7 @@ class BreakerAdmin(ReadOnlyAdmin):
     search_help_text = _("The whole of a message name.")
     fields = ("name", "status", "until", "failures", "shown_error", "opened_at", "opened_by")
     readonly_fields = fields
-    without_payload = {"error_start": "hidden_error", "shown_error": "hidden_error"}
+    without_payload = dict.fromkeys(("error_start", "shown_error", "error"), "hidden_error")
 
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request)

@@ -53,9 +53,9 @@ class MomentField(_DateTimeField):
         """Select what every connection can read; conditions and orders see the column itself."""
         vendor = compiler.connection.vendor
         if vendor == "postgresql":
-            return _READABLE_ON_POSTGRESQL.format(sql=sql), [*params, *params]
+            return _readable(_READABLE_ON_POSTGRESQL, sql, params)
         if vendor == "sqlite":
-            return _READABLE_ON_SQLITE.format(sql=sql), [*params] * 6
+            return _readable(_READABLE_ON_SQLITE, sql, params)
         return sql, params
 
     def deconstruct(self) -> Any:
@@ -64,14 +64,21 @@ class MomentField(_DateTimeField):
         return name, "django.db.models.DateTimeField", args, kwargs
 
 
+def _readable(template: str, sql: str, params: Any) -> tuple[str, Any]:
+    return template.replace("{sql}", sql), [*params] * template.count("{sql}")
+
+
 _READABLE_ON_POSTGRESQL = (
     "CASE WHEN {sql} IS NULL THEN NULL ELSE LEAST(GREATEST({sql}, "
     f"'{EARLIEST.isoformat()}'::timestamptz), '{LATEST.isoformat()}'::timestamptz) END"
 )
 #: Adding nothing turns a day into itself, and one that the calendar has not into another one.
+#: SQLite also reads hour 24, no space or two before the hour, and a small z; Python does not.
 _READABLE_ON_SQLITE = (
     "CASE WHEN {sql} IS NULL OR (date(substr({sql}, 1, 10), '+0 days') = substr({sql}, 1, 10) "
-    "AND julianday({sql}) IS NOT NULL AND {sql} BETWEEN '0001-01-03' AND '9999-12-29') "
+    "AND julianday({sql}) IS NOT NULL AND {sql} BETWEEN '0001-01-03' AND '9999-12-29' "
+    "AND (substr({sql}, 11) = '' OR substr({sql}, 11, 3) GLOB '[ T][01][0-9]' "
+    "OR substr({sql}, 11, 3) GLOB '[ T]2[0-3]') AND {sql} NOT GLOB '*z') "
     "THEN {sql} ELSE '9999-12-29 00:00:00' END"
 )
 

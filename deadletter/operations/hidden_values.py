@@ -3,15 +3,16 @@ What an edited payload keeps of the values that were hidden from its editor.
 
 Pages, `show` and `export` replace secrets by "[redacted]". Whoever edits such a payload leaves the
 marker where the value shall stay. A hidden value returns only to where it came from: under the same
-keys, and inside a list under the element whose visible content is the same. Everything else is
-refused, because a guess would give one customer the card number of another.
+keys, and inside a list under the element whose visible content is the same. Content that was shown
+somewhere else has moved. Everything else is refused, because a guess would give one customer the
+card number of another.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..exceptions import PayloadRejected
 from .redact import HIDDEN, redact
@@ -62,10 +63,14 @@ class _Restoring:
 
     def __init__(self, shown: Any, original: Any) -> None:
         self._masks = frozenset(_masks(shown, original))
+        self._hiding = frozenset(_hiding(shown, original))
 
     def value(self, edited: Any, shown: Any, original: Any, path: str) -> Any:
         if same(edited, shown):
             return original
+        if isinstance(edited, dict | list) and _text(edited) in self._hiding:
+            # {"1": Alice, "2": Bob}, swapped: what is under "1" now was under "2".
+            raise HiddenValueMoved(_find(edited, self._masks, path) or path)
         if isinstance(edited, dict) and isinstance(shown, dict) and isinstance(original, dict):
             return self._dict(edited, shown, original, path)
         if isinstance(edited, list) and isinstance(shown, list) and isinstance(original, list):
@@ -97,12 +102,14 @@ class _Restoring:
             raise HiddenValueMoved(path)
         before, after = _places(shown), _places(edited)
         changed = [n for text, places in before.items() if text not in after for n in places]
+        in_place = _in_place(shown, edited)
         found = []
         for n, element in enumerate(edited):
             text = _text(element)
             place = f"{path}[{n}]"
             if text in before:
-                found.append(self._paired(n, after[text], before[text], shown, original, place))
+                pair = _Pair(n, after[text], before[text], in_place)
+                found.append(self._paired(pair, shown, original, place))
                 continue
             for other in changed:
                 kept = _kept_mask(element, shown[other], original[other], place)
@@ -111,25 +118,42 @@ class _Restoring:
             found.append(self._typed(element, place))
         return found
 
-    def _paired(
-        self,
-        n: int,
-        after: list[int],
-        before: list[int],
-        shown: list[Any],
-        original: list[Any],
-        path: str,
-    ) -> Any:
+    def _paired(self, pair: _Pair, shown: list[Any], original: list[Any], path: str) -> Any:
         """Return the original of an element whose visible content is as it was shown."""
-        values = {_text(original[place]) for place in before}
-        hides = values != {_text(shown[before[0]])}
+        first = pair.before[0]
+        values = {_text(original[place]) for place in pair.before}
+        hides = values != {_text(shown[first])}
         if not hides:
-            return shown[before[0]]
-        if len(values) == 1 and len(after) <= len(before):
-            return original[before[0]]
-        if after == before:  # they look the same to the editor, and none of them has moved
-            return original[n]
+            return shown[first]
+        if len(values) == 1 and len(pair.after) <= len(pair.before):
+            return original[first]
+        # They look the same to the editor; as long as nothing moves, each keeps what is its own.
+        if pair.in_place and pair.after == pair.before:
+            return original[pair.n]
         raise HiddenValueMoved(path)
+
+
+class _Pair(NamedTuple):
+    """An element of an edited list, and the places of those that look like it."""
+
+    n: int
+    after: list[int]
+    before: list[int]
+    #: Whether every element of the list is where it was, or new.
+    in_place: bool
+
+
+def _in_place(shown: list[Any], edited: list[Any]) -> bool:
+    """
+    Say whether elements were changed at most where they stand.
+
+    ["Alice", {"card": …}, "Bob", {"card": …}]: swapping the names gives the cards to others.
+    """
+    if len(shown) != len(edited):
+        return False
+    texts = {_text(value) for value in shown}
+    pairs = zip(shown, edited, strict=True)
+    return all(same(one, other) or _text(other) not in texts for one, other in pairs)
 
 
 def _places(values: list[Any]) -> dict[str, list[int]]:
@@ -153,6 +177,20 @@ def _masks(shown: Any, original: Any) -> list[str]:
         pairs = zip(shown, original, strict=True)
         return [text for value, other in pairs for text in _masks(value, other)]
     return _texts(shown)
+
+
+def _hiding(shown: Any, original: Any) -> list[str]:
+    """Return every dict and list, as it was shown, in which something is hidden."""
+    if same(shown, original) or not isinstance(shown, dict | list):
+        return []
+    found = [_text(shown)]
+    if isinstance(shown, dict) and isinstance(original, dict):
+        for key in shown.keys() & original.keys():
+            found += _hiding(shown[key], original[key])
+    elif isinstance(shown, list) and isinstance(original, list) and len(shown) == len(original):
+        for one, other in zip(shown, original, strict=True):
+            found += _hiding(one, other)
+    return found
 
 
 def _texts(value: Any) -> list[str]:

@@ -18,8 +18,8 @@ def redact(value: Any) -> Any:
     Return the value with secrets replaced, for pages, exports and logs; the row keeps them.
 
     DEADLETTER["REDACT"] is a list of words (a key that contains one is hidden) or a callable that
-    gets the value and returns what may be shown. What cannot be decoded has no keys: it is hidden
-    as a whole when such a word is in it.
+    gets the value and returns what may be shown. A text that is JSON is hidden as a whole when such
+    a key is in it. What cannot be decoded has no keys: it is hidden when such a word is in it.
     """
     rule = get_settings().redact
     text = value.text if isinstance(value, Damaged) else None
@@ -68,4 +68,21 @@ def _hidden(value: Any, words: tuple[str, ...], depth: int) -> Any:
         }
     if isinstance(value, list | tuple):
         return [_hidden(child, words, depth + 1) for child in value]
+    if isinstance(value, str) and _is_json_with_secrets(value, words, depth):
+        return HIDDEN
     return value
+
+
+def _is_json_with_secrets(text: str, words: tuple[str, ...], depth: int) -> bool:
+    """Say whether a text is JSON with a key to hide: a stored body of a request, for one."""
+    if text.lstrip()[:1] not in ("{", "[", '"') or len(text) < 2:
+        return False
+    # Decoding is only worth it if a word is there; it may be written with escapes.
+    lower = text.lower()
+    if "\\u" not in lower and not any(word in lower for word in words):
+        return False
+    try:
+        value = decode(text)
+    except Undecodable:
+        return False
+    return bool(_hidden(value, words, depth + 1) != value)

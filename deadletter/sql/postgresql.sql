@@ -80,6 +80,7 @@ WITH RECURSIVE level AS (
             ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS next
 )
 SELECT level.queue_id, q.name, level.priority,
+       -- Python has no infinity and no year 0
        LEAST(GREATEST(level.available_at, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
        q.paused, q.is_dead
   FROM level

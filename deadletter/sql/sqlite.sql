@@ -538,9 +538,11 @@ RETURNING id;
 INSERT INTO deadletter_count
        (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
         retried, removed, seconds, longest)
-SELECT %(into)s, strftime(CASE %(into)s WHEN 3600 THEN '%%Y-%%m-%%d %%H:00:00'
-                          WHEN 86400 THEN '%%Y-%%m-%%d 00:00:00'
-                          ELSE '1970-01-01 00:00:00' END, at) AS start,
+SELECT %(into)s,
+       -- what is no time at all counts among the oldest: one such row must not stop the sweep
+       COALESCE(strftime(CASE %(into)s WHEN 3600 THEN '%%Y-%%m-%%d %%H:00:00'
+                         WHEN 86400 THEN '%%Y-%%m-%%d 00:00:00'
+                         ELSE '1970-01-01 00:00:00' END, at), '1970-01-01 00:00:00') AS start,
        queue, name, kind, reason, '', SUM(sent), SUM(completed), SUM(failed),
        SUM(deferred), SUM(poisoned), SUM(retried), SUM(removed), SUM(seconds), MAX(longest)
   FROM deadletter_count

@@ -8,6 +8,9 @@ import json
 from typing import Any
 
 import pytest
+from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -250,6 +253,41 @@ def test_places_come_from_frames_and_not_from_words() -> None:
     assert [(f.file, f.line, f.function, f.code) for f in places(text)] == [
         ("shop.py", "3", "ship", "")
     ]
+
+
+def test_a_traceback_that_is_quoted_by_an_exception_has_no_places() -> None:
+    quoted = 'Traceback (most recent call last):\n  File "s3cr3t", line 9, in words\n'
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in one\n'
+        f"E: \n{quoted}\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        f'Traceback (most recent call last):\n  File "b.py", line 2, in two\nE: x\n\n{quoted}'
+    )
+
+    assert [frame.function for frame in places(text)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("model", [Message, Alert, AuditEntry, Breaker, Instance])
+def test_a_class_of_a_project_hides_the_columns_themselves(rows, login, rf, model) -> None:
+    known = {field.name for field in model._meta.get_fields()}
+    columns = [
+        name
+        for name in ("payload", "headers", "error", "history", "selection", "input", "state",
+                     "output", "pending", "inbox")
+        if name in known
+    ]  # fmt: skip
+    kind = type(admin.site.get_model_admin(model))
+    own = type("Own", (kind,), {"list_display": ("__str__", *columns), "fields": columns})
+    login(*VIEWS)
+    request = rf.get("/")
+    request.user = User.objects.get(username="operator")
+    page = own(model, admin.site)
+
+    shown = {*page.get_list_display(request), *flatten_fieldsets(page.get_fieldsets(request))}
+
+    assert columns
+    assert shown & set(columns) == set()
+    assert shown - {"__str__"} <= {*page.get_readonly_fields(request), "hidden_error"}
 
 
 def test_the_edit_page_needs_the_permission_as_before(rows, login) -> None:

@@ -91,6 +91,42 @@ def test_what_is_accepted_is_read_back_in_every_zone(zone: str, at: datetime) ->
     assert Message.objects.get(pk=other).available_at == at
 
 
+ODD = (
+    "2026-01-01 24:00:00",
+    "2026-01-01 24:30",
+    "2026-01-0110:00:00",
+    "2026-01-01  10:00:00",
+    "2026-01-01T 10:00:00",
+    "2026-01-01 10:00:00z",
+    "2026-01-01 10:00:00.1234567890123456",
+    "2026-01-01 10:00:00.",
+    "2026-01-01 10:00:60",
+    "2026-01-01 10:00:00+15:00",
+    "2026-01-01 10:00:00 ",
+    "2026-01-01 10:00:00\x00",
+    "0001-01-03 00:00:00+14:00",
+)
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_what_sqlite_takes_for_a_time_and_python_does_not_is_read(db, text: str) -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("sqlite only: PostgreSQL checks what a column holds")
+    message = send("mail")
+    put(message, "created_at", text)
+
+    assert isinstance(Message.objects.get().created_at, datetime)
+
+
+@pytest.mark.parametrize("text", ["2026-01-01 23:59:59.5", "2026-01-01T00:00:00", "2026-01-01"])
+def test_what_both_take_for_a_time_is_read_as_it_is(db, text: str) -> None:
+    message = send("mail")
+    put(message, "created_at", text)
+
+    expected = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    assert Message.objects.get().created_at == expected
+
+
 def test_datetime_max_stores_nothing_in_any_zone(zone: str) -> None:
     with pytest.raises(MessageRejected):
         send("mail", at=datetime.max.replace(tzinfo=UTC))

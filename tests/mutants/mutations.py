@@ -853,8 +853,44 @@ def _rest() -> Iterator[Mutation]:
         [
             python(
                 "operations/hidden_values.py",
-                "if len(values) == 1 and len(after) <= len(before):",
+                "if len(values) == 1 and len(pair.after) <= len(pair.before):",
                 "if len(values) == 1:",
+            )
+        ],
+        ["tests/operations/test_hidden_values.py"],
+    )
+    yield Mutation(
+        "leave hidden values where they are while their neighbours in the list move",
+        "sqlite",
+        [
+            python(
+                "operations/hidden_values.py",
+                "if pair.in_place and pair.after == pair.before:",
+                "if pair.after == pair.before:",
+            )
+        ],
+        ["tests/operations/test_hidden_values.py"],
+    )
+    yield Mutation(
+        "take what was shown under another key for an edit",
+        "sqlite",
+        [
+            python(
+                "operations/hidden_values.py",
+                "if isinstance(edited, dict | list) and _text(edited) in self._hiding:",
+                "if False:",
+            )
+        ],
+        ["tests/operations/test_hidden_values.py"],
+    )
+    yield Mutation(
+        "show keys of secrets inside a text that is JSON",
+        "sqlite",
+        [
+            python(
+                "operations/redact.py",
+                "return bool(_hidden(value, words, depth + 1) != value)",
+                "return False",
             )
         ],
         ["tests/operations/test_hidden_values.py"],

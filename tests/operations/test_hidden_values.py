@@ -21,6 +21,7 @@ from tests.operations.making import dead
 ALICE = {"name": "Alice", "card": "4111"}
 BOB = {"name": "Bob", "card": "5500"}
 X1, X2 = {"n": 1, "card": "1"}, {"n": 1, "card": "2"}
+ONE = {"card": HIDDEN}
 
 
 def hide(value: Any) -> Any:
@@ -65,6 +66,14 @@ def test_elements_of_lists_are_paired_by_what_is_visible(original, edited, expec
         ({"card": 1}, {"card": [HIDDEN]}, "payload.card[0]"),
         ({"card": 1}, HIDDEN, "payload"),
         ({"card": 1, "a": 1}, {"card": HIDDEN, "a": f"Bearer {HIDDEN}"}, "payload.a"),
+        # The names were swapped around elements that look the same.
+        (["A", {"card": 1}, "B", {"card": 2}], ["B", ONE, "A", ONE], "payload[1]"),
+        (["A", {"card": 1}, "B", {"card": 2}], ["A", ONE, "A", ONE], "payload[1]"),
+        # Keys are numbers: swapped, moved up and copied.
+        ({"1": ALICE, "2": BOB}, {"1": hide(BOB), "2": hide(ALICE)}, "payload.1.card"),
+        ({"1": ALICE, "2": BOB}, {"1": hide(BOB)}, "payload.1.card"),
+        ({"1": ALICE, "2": BOB}, {"1": hide(ALICE), "2": hide(ALICE)}, "payload.2.card"),
+        ({"1": [ALICE], "2": [BOB]}, {"1": [hide(BOB)]}, "payload.1[0].card"),
     ],
 )
 def test_what_cannot_be_matched_is_refused_by_its_path(original, edited, path) -> None:
@@ -73,6 +82,30 @@ def test_what_cannot_be_matched_is_refused_by_its_path(original, edited, path) -
 
     assert caught.value.path == path
     assert path in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"password": "x"}',
+        ' [{"of": {"Card": "4111"}}]',
+        json.dumps(json.dumps({"a": {"token": "x"}})),
+        json.dumps({"body": json.dumps({"token": "x"})}),
+        r'{"p\u0061ssword": "x"}',
+    ],
+)
+def test_a_text_that_is_json_is_hidden_when_a_key_in_it_is(text: str) -> None:
+    original = {"body": text, "n": 1}
+
+    assert redact(original) == {"body": HIDDEN, "n": 1}
+    assert restore({"body": HIDDEN, "n": 2}, original) == {"body": text, "n": 2}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": "password"}', "[password] was wrong", "the password", '"', "", '{"card": ']
+)
+def test_a_text_without_such_a_key_is_shown(text: str) -> None:
+    assert redact([text]) == [text]
 
 
 def masked(value: Any) -> Any:

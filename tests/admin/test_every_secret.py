@@ -1,0 +1,105 @@
+"""No address of the admin tells a text or a payload to a reader without the permission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db.models import Model
+
+from deadletter import lifecycle, operations, send
+from deadletter.models import (
+    Act,
+    Alert,
+    AuditEntry,
+    Breaker,
+    Count,
+    Instance,
+    Message,
+    PoisonRecord,
+    Queue,
+    Span,
+    WorkerProcess,
+)
+from deadletter.operations import PoisonFilter
+
+from .every_page import every_page
+from .test_error_texts import SECRET, failure_of, rows  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811
+    """One row for every model, with the secret wherever data may be."""
+    Message.objects.filter(name="order").delete()
+    Queue.objects.filter(name="default").update(stream_policy="halt")
+    record = _edited_and_dead_again()
+    job = operations.start_job(
+        Act.RETRY, PoisonFilter(text=SECRET).fixed("default"), total=0, by="ada"
+    )
+    list(operations.export_poison(PoisonFilter(text=SECRET), by="ada"))
+    return {
+        "message": Message.objects.get(pk=rows["message"]),
+        "poisonrecord": record,
+        "bulkjob": job,
+        "auditentry": AuditEntry.objects.get(pk=rows["entry"]),
+        "queue": Queue.objects.get(name="default"),
+        "alert": Alert.objects.get(pk=rows["alert"]),
+        "count": Count.objects.create(
+            span=Span.MINUTE, at=clock.now, queue="default", name="pay", kind="message", sent=1
+        ),
+        "workerprocess": WorkerProcess.objects.create(
+            name="w", host="h", pid=1, version="1", queues=["default"], concurrency=1,
+            running=[], started_at=clock.now, seen_at=clock.now,
+        ),
+        "instance": Instance.objects.get(pk="order-1"),
+        "breaker": Breaker.objects.get(pk=rows["breaker"]),
+    }  # fmt: skip
+
+
+def _edited_and_dead_again() -> PoisonRecord:
+    """Return a record that halts its stream and has an earlier payload in its history."""
+    message = send("pay", {"n": SECRET, "k": 1}, stream="s", headers={"x": SECRET})
+    send("pay", {"n": SECRET}, stream="s")
+    for edited in (False, True):
+        batch = lifecycle.claim(limit=1, worker="w")
+        assert batch.ids == [message.pk]
+        lifecycle.fail(batch.token, [failure_of(message.pk, permanent=True)])
+        record = PoisonRecord.objects.get(message_id=message.pk)
+        if not edited:
+            operations.retry_poison(record.pk, payload={"n": SECRET, "k": 2}, by="ada")
+    assert "original_payload" in record.history[1]
+    return record
+
+
+def _pages(secrets: dict[str, Model]) -> list[str]:
+    poison = secrets["poisonrecord"].pk
+    pages = every_page(secrets)
+    pages += [f"/admin/deadletter/message/streams/{act}/{poison}/" for act in ("retry", "remove")]
+    pages += [
+        f"/admin/deadletter/message/act/{act}/?ids={secrets['message'].pk}"
+        for act in ("retry-now", "release", "poison", "remove")
+    ]
+    pages += [f"/admin/deadletter/poisonrecord/jobs/{secrets['bulkjob'].pk}/?part=1", "/admin/"]
+    for model in (AuditEntry, Message, PoisonRecord):
+        start = f"/admin/deadletter/{model._meta.model_name}"
+        for key in model.objects.values_list("pk", flat=True):
+            pages += [f"{start}/{key}/change/", f"{start}/{key}/history/"]
+    return pages
+
+
+def _body(answer: Any) -> str:
+    content = b"".join(answer.streaming_content) if answer.streaming else answer.content
+    return content.decode() + str(answer.headers)
+
+
+def test_no_address_tells_a_secret_without_the_permission(secrets, login, admin_client) -> None:
+    ours = Permission.objects.filter(content_type__app_label="deadletter")
+    browser = login(*ours.exclude(codename="view_payload").values_list("codename", flat=True))
+    pages = _pages(secrets)
+
+    # With every right the secret is on many of them: these rows do hold it.
+    assert sum(SECRET in _body(admin_client.get(page)) for page in pages) > 25
+    assert [page for page in pages if SECRET in _body(browser.get(page, follow=True))] == []
+    asked = {"format": "jsonl", "why": "w"}
+    assert [page for page in pages if SECRET in _body(browser.post(page, asked, follow=True))] == []
