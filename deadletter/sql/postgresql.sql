@@ -400,17 +400,17 @@ SELECT pg_advisory_xact_lock(key)
 
 -- try_streams --
 -- Take the locks of the streams these messages belong to, as far as nobody else holds them. Says for each message whether its
--- stream is ours now. Messages without a stream are left out after the read: see lock_streams.
+-- stream is ours now. Messages without a stream are left out after the read: see lock_streams. The ids are gathered by stream, not
+-- joined to the locks: each message was compared with each stream.
 WITH named AS MATERIALIZED (
     SELECT id, queue_id, stream FROM deadletter_message WHERE id = ANY(%(ids)s::bigint[])
-), found AS (
-    SELECT id, queue_id, stream FROM named WHERE stream IS NOT NULL
 ), tried AS MATERIALIZED (
-    SELECT queue_id, stream, pg_try_advisory_xact_lock(hashtextextended(stream, queue_id)) AS got
-      FROM (SELECT DISTINCT queue_id, stream FROM found) AS s
+    SELECT queue_id, stream, ids, pg_try_advisory_xact_lock(hashtextextended(stream, queue_id)) AS got
+      FROM (SELECT queue_id, stream, array_agg(id) AS ids FROM named
+             WHERE stream IS NOT NULL
+             GROUP BY queue_id, stream) AS s
 )
-SELECT f.id, f.queue_id, f.stream, t.got
-  FROM found f JOIN tried t ON t.queue_id = f.queue_id AND t.stream = f.stream;
+SELECT unnest(ids), queue_id, stream, got FROM tried;
 
 -- try_rows --
 -- Lock the messages that were claimed under these tokens, as far as nobody else has locked them.

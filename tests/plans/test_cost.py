@@ -25,6 +25,8 @@ from deadletter.lifecycle import (
     renew,
     sweep,
 )
+from deadletter.lifecycle.settle import renewing_free
+from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import Message, PoisonRecord, Queue
 from deadletter.testing import frozen_clock
 
@@ -204,3 +206,23 @@ def test_the_bounds_can_be_broken(time, seen):
 
     with pytest.raises(AssertionError):
         assert_bounded(seen, "claim")
+
+
+def test_reports_that_met_a_lock_are_settled_by_reading_only_them(time, seen):
+    send_many([Outgoing("m", priority=7, stream=f"s{n % 25}") for n in range(50)], queue="q")
+    send_many([Outgoing("m", priority=7) for _ in range(50)], queue="q")
+    batch = claim(["q"], limit=100)
+    tokens = dict.fromkeys(batch.ids, batch.token)
+
+    in_transaction(lambda tx: renewing_free(tx, {**tokens, 1: batch.token}, lease=60))
+    answer = process_batch(
+        worker="w",
+        token=batch.token,
+        completions=[Completion(id) for id in batch.ids],
+        careful=True,
+    )
+
+    assert len(answer.outcomes) == 100
+    if connection.vendor == "postgresql":
+        names = ("renew_free", "try_streams", "try_rows", "read_held")
+        assert_bounded(seen, *names, rows=3_000)
