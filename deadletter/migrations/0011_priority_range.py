@@ -16,7 +16,8 @@ lock.
 
 Older code goes on working with the new checks: it stores and claims 0 to 9, and does not see
 messages of other priorities. So update all workers before the first producer uses the new range.
-Backwards, the checks refuse what is outside 0 to 9: let such messages be handled first.
+Backwards, what is outside 0 to 9 is refused, and the checks stay as they are: let such messages be
+handled first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from django.db import OperationalError, migrations, models, transaction
+from django.db import IntegrityError, OperationalError, migrations, models, transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
@@ -113,7 +114,18 @@ class WidenPriority(Operation):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        self._alter(app_label, schema_editor, from_state, to_state, BACKWARDS)
+        is_postgresql = schema_editor.connection.vendor == "postgresql"
+        if is_postgresql:
+            _refuse_what_would_be_left_behind(schema_editor)
+        try:
+            self._alter(app_label, schema_editor, from_state, to_state, BACKWARDS)
+        except IntegrityError as error:
+            if not is_postgresql:
+                raise
+            # Sent since it was looked at. A check that is not validated refuses every change of
+            # such a message all the same, and with it the claim that would have it handled.
+            self._alter(app_label, schema_editor, to_state, from_state, FORWARDS)
+            raise IntegrityError(_LEFT_BEHIND) from error
 
     def describe(self) -> str:
         return "Alter priority of message and poisonrecord to the range of -100 to 100"
@@ -146,6 +158,23 @@ class WidenPriority(Operation):
                 before._meta.constraints = after._meta.constraints
                 old, new = before._meta.get_field("priority"), after._meta.get_field("priority")
                 schema_editor.alter_field(before, old, new)
+
+
+_LEFT_BEHIND = (
+    "deadletter: there are messages or poison records with a priority outside 0 to 9; let them be "
+    "handled, or remove them, and run migrate again"
+)
+
+
+def _refuse_what_would_be_left_behind(schema_editor: BaseDatabaseSchemaEditor) -> None:
+    """Raises: IntegrityError, before anything is changed."""
+    with schema_editor.connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM deadletter_message WHERE priority NOT BETWEEN 0 AND 9)"
+            " OR EXISTS (SELECT FROM deadletter_poison WHERE priority < 0)"
+        )
+        if cursor.fetchone()[0]:
+            raise IntegrityError(_LEFT_BEHIND)
 
 
 def _execute_patiently(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> None:

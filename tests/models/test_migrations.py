@@ -10,7 +10,7 @@ from django.db import IntegrityError, OperationalError, connection, connections,
 from django.db.migrations.recorder import MigrationRecorder
 
 from deadletter import send
-from deadletter.lifecycle import Failure, claim, fail, release
+from deadletter.lifecycle import Failure, claim, complete, fail, release
 from deadletter.models import Message, PoisonRecord, Queue
 
 ALIAS = "second"
@@ -143,3 +143,23 @@ def test_a_long_transaction_does_not_make_everybody_wait_for_the_migration(
 
     assert claim().ids == [message.id]
     assert not refuses(-100)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["there before", "sent meanwhile"])
+def test_a_way_back_that_is_refused_leaves_every_message_to_be_handled(
+    back_to_0010, monkeypatch, is_late
+):
+    """A check that was added, and could not be validated, would refuse the claim of such a row."""
+    call_command("migrate", "deadletter", "0011", verbosity=0)
+    message = send("m", priority=-50)
+    if is_late:
+        monkeypatch.setattr(MIGRATION, "_refuse_what_would_be_left_behind", lambda editor: None)
+
+    with pytest.raises(IntegrityError):
+        call_command("migrate", "deadletter", "0010", verbosity=0)
+
+    batch = claim()
+    assert batch.ids == [message.id]
+    complete(batch.token, batch.ids)
+    assert not refuses(-100)
+    call_command("migrate", "deadletter", "0010", verbosity=0)
