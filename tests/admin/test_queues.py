@@ -291,3 +291,14 @@ def test_counts_stop_at_their_limit(admin_client: Client, db, monkeypatch) -> No
     counted = [q["sql"] for q in queries if "COUNT(" in q["sql"] and "message" in q["sql"]]
     assert counted
     assert all("LIMIT 3" in sql for sql in counted)
+
+
+def test_a_deletion_that_is_refused_is_told_in_a_plain_sentence(admin_client, db):
+    send("mail")
+    queue = Queue.objects.get(name="default")
+
+    page = admin_client.get(url("queue", "delete", queue.pk)).content.decode()
+
+    assert "The queue “default” is in use, so it is not deleted. Nothing was changed." in page
+    assert "default has messages in it" in page
+    assert "protected related objects" not in page
