@@ -202,7 +202,10 @@ def test_a_supervisor_that_dies_beside_its_child_leaves_the_rest_to_time(
     assert died["handler"] == times
     assert 1 <= died[point] <= times
     theatre.assert_promises_kept()
-    assert theatre.dead().keys() == {"hopeless"}
+    # One attempt of "failing" fails by itself; what ran in the other child when the supervisor died
+    # is charged as well, so two deaths may use up the other two.
+    unlucky = {"failing"} if times == 2 else set()
+    assert theatre.dead().keys() - unlucky == {"hopeless"}
 
 
 @pytest.mark.parametrize("point", OF_A_SENDER)
