@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from types import FrameType
 from typing import Protocol
 
@@ -14,6 +15,8 @@ class Stop(Protocol):
 
 #: How a supervisor tells a child to go at once.
 AT_ONCE = signal.SIGQUIT
+
+_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, AT_ONCE))
 
 
 class Shutdown:
@@ -30,7 +33,6 @@ class Shutdown:
 
     def __init__(self, *, supervised: bool = False) -> None:
         self.count = 0
-        self._pid = os.getpid()
         self._told = 0
         self._telling = False
         self._supervised = supervised
@@ -39,6 +41,12 @@ class Shutdown:
         signal.signal(signal.SIGINT, signal.SIG_IGN if supervised else self._received)
         if supervised:
             signal.signal(AT_ONCE, self._received)
+        self._fork = threading.local()
+        os.register_at_fork(
+            before=self._hold_signals,
+            after_in_parent=self._let_signals,
+            after_in_child=self._mean_nothing,
+        )
         # Blocked when this process took the place of one that recycled: see `start_again`.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 
@@ -47,10 +55,21 @@ class Shutdown:
         self._stop = stop
         self._tell()
 
+    def _hold_signals(self) -> None:
+        """Before a fork, in the thread that forks: Python forgets what a copy receives at first."""
+        self._fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+    def _let_signals(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._fork.mask)
+
+    def _mean_nothing(self) -> None:
+        """In the copy: what it has received by now ends it."""
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._received:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._fork.mask)
+
     def _received(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(signal.Signals(number))
         self.count = 2 if number == AT_ONCE else 1 if self._supervised else self.count + 1
         self._tell()
 

@@ -972,7 +972,11 @@ def _processes() -> Iterator[Mutation]:
             f"{REPLACEMENT}::{lone}",
         ),
         "let a copy take signals for requests to the worker": (
-            python("worker/shutdown.py", "if os.getpid() != self._pid:", "if False:"),
+            python(
+                "worker/shutdown.py",
+                "if signal.getsignal(number) == self._received:",
+                "if False:",
+            ),
             f"{COPIES}::test_processes_that_a_handler_starts_end_when_it_ends_them",
         ),
         "let any number of processes of a place drain": (

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from deadletter import Outgoing, send, send_many
 from tests.processes import Workers, wait_until
@@ -134,3 +137,38 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+EARLY = """
+import os, signal, threading
+from deadletter.worker.shutdown import Shutdown
+
+Shutdown()
+
+def fork():
+    for _ in range(100):
+        pid = os.fork()
+        if not pid:
+            signal.alarm(30)
+            signal.pause()
+            os._exit(0)
+        os.kill(pid, signal.SIGTERM)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+# As handlers do: not in the main thread.
+thread = threading.Thread(target=fork, daemon=True)
+thread.start()
+thread.join(60)
+"""
+
+
+def test_a_signal_that_reaches_a_copy_in_its_first_moment_is_not_lost():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EARLY],
+        cwd=settings.BASE_DIR,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stderr == ""
+    assert Counter(done.stdout.split()) == {str(-signal.SIGTERM): 100}
