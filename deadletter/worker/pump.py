@@ -290,6 +290,7 @@ class Pump:
                 "They run again when their leases end",
                 count=len(self._backlog),
                 message_ids=sorted(self._backlog.ids)[:20],
+                worker=self.options.name,
             )
 
     def _wait(self) -> None:

@@ -170,8 +170,8 @@ class Supervisor:
             child.ledger.phase = Phase.REFUSED
             event(
                 logging.ERROR,
-                "worker_failed",
-                "worker {worker} failed: {error}",
+                "worker_refused",
+                "worker {worker} cannot work: {error}",
                 worker=child.name,
                 error=str(error),
             )

@@ -212,7 +212,7 @@ def fork_atomic(message: Any) -> None:
             Effect.objects.create(message=message.id, note="after")
 
 
-@handler("sample.processes", timeout=60)
+@handler("sample.processes", timeout=240)
 def use_processes(message: Any) -> None:
     """Leave work to processes of its own, as libraries do, and end them."""
     with noted(message) as order:
