@@ -108,7 +108,7 @@ def test_a_process_that_is_replaced_while_a_table_is_away_does_not_end_the_other
         cursor.execute("ALTER TABLE deadletter_breaker RENAME TO elsewhere")
     try:
         os.kill(worker.children()[0], signal.SIGKILL)
-        worker.wait_for("worker_failed")
+        worker.wait_for("worker_refused")
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE elsewhere RENAME TO deadletter_breaker")
