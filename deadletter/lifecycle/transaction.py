@@ -168,7 +168,7 @@ def in_transaction(
     work: Callable[[Transaction], T],
     *,
     using: str | None = None,
-    wait: float = LOCK_WAIT,
+    wait: float | None = None,
     is_last: bool = False,
 ) -> T:
     """
@@ -176,14 +176,15 @@ def in_transaction(
 
     A deadlock, a serialization failure or a locked SQLite file undid all of it, so it is repeated,
     but only when the transaction is ours alone: somebody else's work must not be done twice.
-    No statement waits longer than `wait` seconds for a lock, whatever lock_timeout the role or the
-    database has; a caller's transaction has its own setting back afterwards, unless
+    No statement waits longer than `wait` seconds for a lock (LOCK_WAIT), whatever lock_timeout the
+    role or the database has; a caller's transaction has its own setting back afterwards, unless
     this is the last thing done in it.
     Raises: LockNotAvailable; nothing was changed, and no lock is left behind.
     """
     alias = using or router.db_for_write(Message)
     connection = connections[alias]
     nested = connection.in_atomic_block
+    wait = LOCK_WAIT if wait is None else wait
     for left in reversed(range(TRIES)):
         try:
             with transaction.atomic(using=alias):
