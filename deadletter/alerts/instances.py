@@ -1,4 +1,4 @@
-"""Do instances wait for what was lost?"""
+"""Instances that wait for what was lost."""
 
 from __future__ import annotations
 
