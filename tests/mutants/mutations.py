@@ -957,7 +957,6 @@ def _processes() -> Iterator[Mutation]:
     once = "test_at_most_one_process_of_a_place_drains_and_the_next_one_works_until_it_may"
     lone = "test_a_lone_process_with_a_stuck_thread_lets_its_other_handlers_finish"
     cancelled = "test_an_async_handler_is_cancelled_when_the_grace_ends_and_given_back"
-    dead_held = "test_a_drain_waits_for_what_a_dead_process_held_and_runs_it"
     edits = {
         "take exit code 0 for a regular end": (
             python("worker/supervisor.py", "phase is Phase.FINISHED or", "code == 0 or"),
@@ -1012,15 +1011,3 @@ def _processes() -> Iterator[Mutation]:
     }
     for name, (edit, test) in edits.items():
         yield Mutation(name, "sqlite", [edit], [test])
-    yield Mutation(
-        "end while rows of a dead process are locked",
-        "postgresql",
-        [
-            python(
-                "worker/supervisor.py",
-                "child.finished and not child.busy for child",
-                "child.finished for child",
-            )
-        ],
-        [f"tests/worker/test_locked_rows.py::{dead_held}"],
-    )
