@@ -16,7 +16,7 @@ from .instance import (
 from .message import Kind, Message, State
 from .poison import PoisonRecord
 from .queue import OnPoison, Queue, StreamPolicy
-from .worker import Breaker, WorkerProcess
+from .worker import Breaker, WorkerDeath, WorkerProcess
 
 __all__ = [
     "NO_REASON",
@@ -41,6 +41,7 @@ __all__ = [
     "Span",
     "State",
     "StreamPolicy",
+    "WorkerDeath",
     "WorkerProcess",
     "stream_of",
 ]

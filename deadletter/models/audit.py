@@ -22,6 +22,7 @@ class Act(models.TextChoices):
     EDIT_QUEUE = "edit_queue", _("change a queue")
     EXPORT = "export", _("export poison")
     CANCEL = "cancel", _("cancel an instance")
+    IMPORT = "import", _("import messages")
 
 
 class AuditEntry(models.Model):
@@ -34,6 +35,9 @@ class AuditEntry(models.Model):
     #: What was asked for: {"ids": [...]} or the filter; and where to, how fast, ...
     selection = models.JSONField(_("selection"), default=dict)
     detail = models.JSONField(_("detail"), default=dict)
+    #: An edit before a retry: the payload as it was and as it became, as stored.
+    payload_before = models.TextField(_("payload before"), null=True)
+    payload_after = models.TextField(_("payload after"), null=True)
     done = models.PositiveIntegerField(_("done"), default=0)
     missing = models.PositiveIntegerField(_("missing"), default=0)
     refused = models.PositiveIntegerField(_("refused"), default=0)

@@ -61,7 +61,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
     def light(self) -> MessageQuerySet:
         """Leave out what lists never show and what may be large or damaged."""
-        return self.defer("payload", "headers", "history", "error")
+        return self.defer("payload", "headers", "history", "error", "death")
 
 
 class Message(models.Model):
@@ -106,8 +106,19 @@ class Message(models.Model):
     )
     error = models.TextField(_("error"), null=True, blank=True)
     history = models.JSONField(_("history"), default=list, db_default=[], blank=True)
+    #: Failures by reason since the last retry by a person or the last stage: {"2": 3}.
+    reason_counts = models.JSONField(_("failures by reason"), null=True, blank=True)
+    #: How often nobody knew its name since then. Not an attempt.
+    unregistered_count = models.IntegerField(_("unregistered count"), null=True, blank=True)
     poison_count = models.PositiveIntegerField(_("poison count"), default=0, db_default=0)
+    #: What it was elsewhere: the id it had in the queue where it died, or in its origin.
     source_id = models.BigIntegerField(_("source id"), null=True, blank=True)
+    #: Where it was imported from.
+    origin = models.CharField(_("origin"), max_length=200, null=True, blank=True)
+    #: In a dead queue: where and why it died. See lifecycle/quarantine.py.
+    death = models.JSONField(_("death"), null=True, blank=True)
+    fingerprint = models.CharField(_("fingerprint"), max_length=16, null=True, blank=True)
+    died_at = MomentField(_("died at"), null=True, blank=True)
     instance = models.CharField(_("instance"), max_length=200, null=True, blank=True)
     execution_id = models.BigIntegerField(_("execution id"), null=True, blank=True)
     activity_id = models.BigIntegerField(_("activity id"), null=True, blank=True)
@@ -164,6 +175,12 @@ class Message(models.Model):
                 name="deadletter_of_instance",
                 condition=Q(instance__isnull=False),
             ),
+            # The groups of what died and lies in a dead queue.
+            models.Index(
+                fields=["fingerprint", "died_at", "id"],
+                name="deadletter_dead_group",
+                condition=Q(fingerprint__isnull=False),
+            ),
         )
         constraints = (
             models.UniqueConstraint(
@@ -173,8 +190,13 @@ class Message(models.Model):
             ),
             models.UniqueConstraint(
                 fields=["queue", "source_id"],
-                name="deadletter_message_source",
-                condition=Q(source_id__isnull=False),
+                name="deadletter_message_moved",
+                condition=Q(source_id__isnull=False, origin=None),
+            ),
+            models.UniqueConstraint(
+                fields=["queue", "origin", "source_id"],
+                name="deadletter_message_origin",
+                condition=Q(origin__isnull=False),
             ),
             models.CheckConstraint(
                 condition=Q(priority__gte=FIRST_PRIORITY, priority__lte=LAST_PRIORITY),

@@ -61,6 +61,8 @@ class PoisonRecord(models.Model):
     halts = models.BooleanField(_("halts its stream"), default=False)
     poison_count = models.PositiveIntegerField(_("poison count"), default=1)
     source_id = models.BigIntegerField(_("source id"), null=True)
+    #: Where it was imported from.
+    origin = models.CharField(_("origin"), max_length=200, null=True)
     instance = models.CharField(_("instance"), max_length=200, null=True)
     execution_id = models.BigIntegerField(_("execution id"), null=True)
     activity_id = models.BigIntegerField(_("activity id"), null=True)
@@ -103,6 +105,12 @@ class PoisonRecord(models.Model):
                 fields=["instance", "id"],
                 name="deadletter_poison_instance",
                 condition=~Q(instance=None),
+            ),
+            # What was imported is imported once.
+            models.Index(
+                fields=["queue", "origin", "source_id"],
+                name="deadletter_poison_origin",
+                condition=~Q(origin=None),
             ),
             # How many streams a group holds up.
             models.Index(

@@ -74,6 +74,26 @@ class Queue(models.Model):
             "Executions before a message is dead. 0: dead at the first failure. Empty: never."
         ),
     )
+    unregistered_attempts = models.PositiveIntegerField(
+        _("unregistered attempts"),
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(1_000_000)],
+        help_text=_(
+            "How often a message whose name no worker knows is put off before it is dead. "
+            "Empty: as often as max attempts."
+        ),
+    )
+    reason_policies = models.JSONField(
+        _("policies by reason"),
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text=_(
+            "What differs for one failure reason, for example "
+            '{"TRANSPORT_UNAVAILABLE": {"max_attempts": 20, "backoff_base": 5}}.'
+        ),
+    )
     backoff_base = SecondsField(_("backoff base"), default=timedelta(seconds=30))
     backoff_cap = SecondsField(_("backoff cap"), default=timedelta(hours=1))
     jitter = models.FloatField(

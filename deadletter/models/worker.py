@@ -17,6 +17,8 @@ class WorkerProcess(models.Model):
     version = models.CharField(_("version"), max_length=50)
     queues = models.JSONField(_("queues"), default=list)
     concurrency = models.PositiveIntegerField(_("concurrency"))
+    #: What it can handle: [kind, name] or [kind, name, version], sorted.
+    handlers = models.JSONField(_("handlers"), default=list, db_default=[])
     #: What it runs now: [{"id", "name", "queue", "seconds"}], the longest first.
     running = models.JSONField(_("running"), default=list)
     held = models.PositiveIntegerField(_("held"), default=0)
@@ -30,6 +32,34 @@ class WorkerProcess(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class WorkerDeath(models.Model):
+    """A worker process that ended without being told to, as its supervisor saw it."""
+
+    name = models.CharField(_("name"), max_length=200)
+    host = models.CharField(_("host"), max_length=200)
+    pid = models.PositiveIntegerField(_("process id"))
+    died_at = MomentField(_("died at"))
+    signal = models.PositiveSmallIntegerField(_("signal"), null=True)
+    exit_code = models.IntegerField(_("exit code"), null=True)
+    #: The most memory it had, in bytes.
+    peak_memory = models.BigIntegerField(_("peak memory"), null=True)
+    #: What it held: [{"id", "name", "queue", "running"}], what it ran first.
+    held = models.JSONField(_("held"), default=list)
+    #: The process that replaced it; empty: none did.
+    successor = models.CharField(_("successor"), max_length=200, blank=True)
+
+    class Meta:
+        db_table = "deadletter_worker_death"
+        verbose_name = _("worker death")
+        verbose_name_plural = _("worker deaths")
+        ordering = ("-id",)
+        default_permissions = ()
+        indexes = (models.Index(fields=["died_at", "id"], name="deadletter_worker_died"),)
 
     def __str__(self) -> str:
         return self.name

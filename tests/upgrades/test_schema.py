@@ -92,5 +92,5 @@ def test_new_workers_refuse_the_old_schema_and_say_why(old_file: Path):
 
     assert run.returncode == 1, run.stdout + run.stderr
     assert "lacks migrations of deadletter: " in run.stderr
-    assert "0012_stuck_instances" in run.stderr
+    assert "0013_rules" in run.stderr
     assert "Traceback" not in run.stderr
