@@ -8,10 +8,11 @@ import pytest
 from django.core.management import call_command
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
 from django.db.migrations.recorder import MigrationRecorder
+from django.test.utils import CaptureQueriesContext
 
 from deadletter import send
 from deadletter.lifecycle import Failure, claim, complete, fail, release
-from deadletter.models import Message, PoisonRecord, Queue
+from deadletter.models import Message, Queue
 
 ALIAS = "second"
 TABLES = {"deadletter_message", "deadletter_poison", "deadletter_queue"}
@@ -64,6 +65,8 @@ MIGRATION = importlib.import_module("deadletter.migrations.0011_priority_range")
 
 @pytest.fixture
 def back_to_0010(transactional_db) -> Iterator[None]:
+    """The schema before 0011. What is there now was made by the code of today, before."""
+    one_of_each()
     call_command("migrate", "deadletter", "0010", verbosity=0)
     yield
     call_command("migrate", "deadletter", verbosity=0)
@@ -72,8 +75,9 @@ def back_to_0010(transactional_db) -> Iterator[None]:
 def refuses(priority: int) -> bool:
     try:
         with transaction.atomic():
-            Message.objects.update(priority=priority)
-            PoisonRecord.objects.update(priority=priority)
+            with connection.cursor() as cursor:
+                cursor.execute("UPDATE deadletter_message SET priority = %s", [priority])
+                cursor.execute("UPDATE deadletter_poison SET priority = %s", [priority])
             transaction.set_rollback(True)
     except IntegrityError:
         return True
@@ -89,14 +93,24 @@ def one_of_each() -> None:
     release(batch.token, [message.id])
 
 
+def stored() -> list[dict[str, object]]:
+    """Every message and poison record, column by column."""
+    rows = []
+    with connection.cursor() as cursor:
+        for table in ("deadletter_message", "deadletter_poison"):
+            cursor.execute(f"SELECT * FROM {table} ORDER BY id")
+            names = [column[0] for column in cursor.description]
+            rows += [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return rows
+
+
 def test_the_range_of_priorities_grows_and_shrinks_with_rows_in_place(back_to_0010):
-    one_of_each()
-    before = list(Message.objects.values()), list(PoisonRecord.objects.values())
+    before = stored()
     narrow = [refuses(priority) for priority in (-1, 0, 9, 10)]
 
     call_command("migrate", "deadletter", "0011", verbosity=0)
     wide = [refuses(priority) for priority in (-101, -100, -1, 0, 9, 10, 100)]
-    same = list(Message.objects.values()), list(PoisonRecord.objects.values())
+    same = stored()
     call_command("migrate", "deadletter", "0010", verbosity=0)
     again = [refuses(priority) for priority in (-1, 0, 9, 10)]
 
@@ -136,12 +150,12 @@ def test_a_long_transaction_does_not_make_everybody_wait_for_the_migration(
 
     with pytest.raises(OperationalError, match="run migrate again"):
         call_command("migrate", "deadletter", "0011", verbosity=0)
-    message = send("m")
+    [message] = Message.objects.values_list("id", flat=True)
     other.rollback()
     other.close()
-    call_command("migrate", "deadletter", "0011", verbosity=0)
+    call_command("migrate", "deadletter", verbosity=0)
 
-    assert claim().ids == [message.id]
+    assert claim().ids == [message]
     assert not refuses(-100)
 
 
@@ -151,15 +165,97 @@ def test_a_way_back_that_is_refused_leaves_every_message_to_be_handled(
 ):
     """A check that was added, and could not be validated, would refuse the claim of such a row."""
     call_command("migrate", "deadletter", "0011", verbosity=0)
-    message = send("m", priority=-50)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE deadletter_message SET priority = -50")
     if is_late:
         monkeypatch.setattr(MIGRATION, "_refuse_what_would_be_left_behind", lambda editor: None)
 
     with pytest.raises(IntegrityError):
         call_command("migrate", "deadletter", "0010", verbosity=0)
 
+    call_command("migrate", "deadletter", verbosity=0)
     batch = claim()
-    assert batch.ids == [message.id]
+    assert len(batch.ids) == 1
     complete(batch.token, batch.ids)
     assert not refuses(-100)
-    call_command("migrate", "deadletter", "0010", verbosity=0)
+
+
+BUSY = importlib.import_module("deadletter.migrations._busy_table")
+#: What 0013 adds to messages.
+NEW = {"reason_counts", "unregistered_count", "origin", "death", "fingerprint", "died_at"}
+
+
+@pytest.fixture
+def back_to_0012(transactional_db) -> Iterator[None]:
+    one_of_each()
+    call_command("migrate", "deadletter", "0012", verbosity=0)
+    yield
+    call_command("migrate", "deadletter", verbosity=0)
+
+
+def test_the_columns_of_the_rules_come_and_go_with_rows_in_place(back_to_0012):
+    before = stored()
+
+    call_command("migrate", "deadletter", "0013", verbosity=0)
+    after = stored()
+    call_command("migrate", "deadletter", "0012", verbosity=0)
+
+    assert len(before) == 2
+    assert stored() == before
+    kept = [{name: new[name] for name in old} for old, new in zip(before, after, strict=True)]
+    assert kept == before
+    added = [new.keys() - old.keys() for old, new in zip(before, after, strict=True)]
+    assert added == [NEW, {"origin"}]
+    assert all(new[name] is None for names, new in zip(added, after, strict=True) for name in names)
+
+
+def test_the_migration_of_the_rules_may_be_run_again_after_a_crash(back_to_0012, monkeypatch):
+    """It commits step by step: what is done already is not in the way."""
+    operation = importlib.import_module("deadletter.migrations.0013_rules").Migration.operations[-1]
+    done = type(operation).database_forwards
+
+    def crash(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(operation), "database_forwards", crash)
+    with pytest.raises(KeyboardInterrupt):
+        call_command("migrate", "deadletter", "0013", verbosity=0)
+    monkeypatch.setattr(type(operation), "database_forwards", done)
+    call_command("migrate", "deadletter", verbosity=0)
+
+    assert len(claim().ids) == 1
+    with connection.cursor() as cursor:
+        there = connection.introspection.get_constraints(cursor, "deadletter_message")
+    assert there["deadletter_message_moved"]["unique"]
+    assert there["deadletter_message_origin"]["columns"] == ["queue_id", "origin", "source_id"]
+    assert "deadletter_message_source" not in there
+
+
+@pytest.mark.postgresql_only(reason="SQLite has no lock timeout")
+def test_the_migration_of_the_rules_gives_way_to_a_long_transaction(back_to_0012, monkeypatch):
+    monkeypatch.setattr(BUSY, "TRIES", 3)
+    monkeypatch.setattr(BUSY, "PAUSE", 0.01)
+    monkeypatch.setattr(BUSY, "LOCK_TIMEOUT", "100ms")
+    other = connection.copy()
+    other.set_autocommit(False)
+    with other.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM deadletter_message")
+
+    with pytest.raises(OperationalError, match="run migrate again"):
+        call_command("migrate", "deadletter", "0013", verbosity=0)
+    other.rollback()
+    other.close()
+    call_command("migrate", "deadletter", verbosity=0)
+
+    assert len(claim().ids) == 1
+
+
+@pytest.mark.postgresql_only(reason="SQLite builds an index under its one write lock")
+def test_the_indexes_of_messages_are_built_while_others_write(back_to_0012):
+    with CaptureQueriesContext(connection) as queries:
+        call_command("migrate", "deadletter", "0013", verbosity=0)
+
+    built = [query["sql"] for query in queries if "INDEX" in query["sql"]]
+    of_messages = [sql for sql in built if 'ON "deadletter_message"' in sql]
+    assert len(of_messages) == 3
+    assert all("CONCURRENTLY" in sql for sql in of_messages)
