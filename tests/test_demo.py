@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.cookiejar import CookieJar
@@ -28,10 +29,11 @@ class Demo:
     def __init__(self, port: int, database: Path) -> None:
         self.port = port
         self.database = database
+        self.log = database.with_name(f"demo-{time.monotonic_ns()}.log")
         self.output = ""
         environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "manage.py", "demo", "--port", str(port)],
+            [sys.executable, "-u", "manage.py", "demo", "--port", str(port), "--log", self.log],
             cwd=settings.BASE_DIR,
             env={**environment, "DATABASE_URL": f"sqlite:///{database}"},
             stdout=subprocess.PIPE,
@@ -90,6 +92,7 @@ def test_a_visitor_signs_in_sees_poison_and_leaves_nothing_behind(demo: Demo):
     poison = read(browser, f"{site}/admin/deadletter/poisonrecord/")
     exit_code = demo.stop(signal.SIGINT)
 
+    assert home.index('href="/admin/deadletter/"') < home.index("<li>")  # the dashboard first
     assert 'href="/admin/deadletter/poisonrecord/"' in home
     assert 'href="/admin/deadletter/instance/"' in home
     assert "body" in style
@@ -97,6 +100,10 @@ def test_a_visitor_signs_in_sees_poison_and_leaves_nothing_behind(demo: Demo):
     assert "demo.refuse" in poison
     assert exit_code == 0, demo.output
     assert "Traceback" not in demo.output
+    # What is said once a message stays out of the way of the password.
+    assert "poisoned message demo.refuse" in demo.log.read_text()
+    assert "demo.refuse" not in demo.output
+    assert len(demo.output.splitlines()) < 20
     assert [pid for pid in pids if alive(pid)] == []
 
 

@@ -32,7 +32,7 @@ PATIENCE = 120_000
 
 def missing() -> str:
     if sync_playwright is None:
-        return "the browser tests need playwright: pip install -r requirements.txt"
+        return "the browser tests need playwright: pip install -r requirements-dev.txt"
     if CHROMIUM is None:
         return "the browser tests need chromium: apt-get install chromium"
     return ""

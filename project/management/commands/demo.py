@@ -5,8 +5,11 @@ from __future__ import annotations
 import secrets
 import signal
 import socket
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -28,12 +31,20 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--port", type=int, default=8000, help="where the site listens")
+        parser.add_argument(
+            "--log",
+            type=Path,
+            default=Path(settings.BASE_DIR) / "demo.log",
+            help="the file for what the worker and the site say (with -v 2: the terminal instead)",
+        )
 
-    def handle(self, *args: Any, port: int, **options: Any) -> None:
+    def handle(self, *args: Any, port: int, log: Path, verbosity: int = 1, **options: Any) -> None:
         refuse_taken_port(port)
         try:
-            with processes() as group:
-                run(group, port)
+            with ExitStack() as stack:
+                # Not to the terminal: the address and the password would be scrolled away.
+                file = None if verbosity > 1 else stack.enter_context(log.open("w"))
+                run(stack.enter_context(processes(file)), port, file)
         except Stopped:
             say("demo", "stopped")
         except ProcessEnded as error:
@@ -52,7 +63,7 @@ def refuse_taken_port(port: int) -> None:
             ) from None
 
 
-def run(group: Processes, port: int) -> None:
+def run(group: Processes, port: int, log: IO[str] | None) -> None:
     say("demo", f"preparing the {connection.vendor} database {connection.settings_dict['NAME']}")
     call_command("migrate", interactive=False, verbosity=0)
     password = reset_admin()
@@ -71,6 +82,8 @@ def run(group: Processes, port: int) -> None:
     say("demo", f"Open      http://{HOST}:{port}/")
     say("demo", "User      admin")
     say("demo", f"Password  {password}")
+    if log is not None:
+        say("demo", f"What the worker and the site say is in {Path(log.name).name}.")
     say("demo", "Ctrl-C ends it all.")
     say("demo", "")
     while True:
