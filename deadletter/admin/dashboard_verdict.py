@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.utils.text import capfirst
-from django.utils.timesince import timesince
 from django.utils.translation import gettext, ngettext
 
 from ..models import Message, PoisonRecord, Queue, State
@@ -17,6 +16,7 @@ from .dashboard_links import Links
 from .dashboard_queues import QueueLine, Queues
 from .dashboard_streams import Streams
 from .dashboard_workers import Workers
+from .times import lasting
 
 #: What is due this long is late; a worker that was lost longer ago is history.
 LATE, LOST = timedelta(minutes=5), timedelta(hours=24)
@@ -183,7 +183,7 @@ def _for(since: datetime | None, now: datetime) -> str:
     """Say how long, in at most one unit: at three in the morning "2 hours" is exact enough."""
     if since is None or now - since < timedelta(minutes=1):
         return ""
-    return gettext("for %(time)s") % {"time": timesince(since, now, depth=1)}
+    return gettext("for %(time)s") % {"time": lasting(since, now, depth=1)}
 
 
 def _short(name: str) -> str:

@@ -13,7 +13,6 @@ from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
-from django.utils.timesince import timesince
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -24,6 +23,7 @@ from ..visible import visible
 from . import instance_acts, instance_page
 from .error_text import said_of
 from .readonly import ReadOnlyAdmin
+from .times import ago
 
 #: Names offered by the filter: each is one probe of an index. Any other can be given by address.
 NAMES = 20
@@ -156,7 +156,7 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("Last activity"))
     def active(self, instance: Any) -> str:
-        return gettext("%(time)s ago") % {"time": timesince(instance.updated_at, instance.seen_at)}
+        return ago(instance.updated_at, instance.seen_at)
 
 
 _CATEGORY = re.compile(r'"category": ?"(\w+)"')

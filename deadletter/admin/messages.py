@@ -5,36 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.utils import flatten_fieldsets, quote
 from django.db import router
 from django.db.models import DateTimeField, Prefetch, Q, QuerySet, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
-from django.utils.html import format_html
-from django.utils.timesince import timesince, timeuntil
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import clock, operations
+from .. import clock
 from ..lifecycle.levels import read_levels
 from ..models import Message, Queue, State
 from ..status import Status
-from ..visible import visible
-from . import streams
+from . import message_page, streams
 from .acting import AT_ONCE, act_url, act_view, may
 from .attempts import AttemptsFilter
-from .error_text import hidden_text
-from .links import link
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
-from .showing import (
-    last_traceback,
-    show_history,
-    show_json,
-    show_text,
-    show_trail,
-    stored_text,
-)
+from .times import lasting
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -102,43 +89,13 @@ class MessageAdmin(ReadOnlyAdmin):
     release = _action("release")
     poison = _action("poison")
     remove = _action("remove")
-    fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    "id",
-                    "name",
-                    "queue_name",
-                    "state",
-                    "waits_for",
-                    "attempts",
-                    "stages",
-                )
-            },
-        ),
-        (_("Content"), {"fields": ("shown_payload", "shown_headers")}),
-        (_("Failures"), {"fields": ("failure_reason", "shown_error", "shown_history")}),
-        (_("Order"), {"fields": ("stream", "released_at", "priority", "key")}),
-        (_("Lease"), {"fields": ("worker", "lease_token", "fence")}),
-        (_("Time"), {"fields": ("created_at", "available_at", "expires_at")}),
-        (
-            _("Origin"),
-            {"fields": ("kind", "of_instance", "execution_id", "activity_id", "source_id")},
-        ),
-        (_("Acts"), {"fields": ("shown_trail",)}),
-    )
-    readonly_fields = flatten_fieldsets(fieldsets)
     without_payload = {
-        "shown_payload": "hidden_payload",
-        "shown_headers": "",
-        "shown_error": "hidden_error",
-        "shown_history": "hidden_history",
-        # The columns themselves, for a project that names them in a class of its own.
-        "payload": "hidden_payload",
+        # For a project that names the columns themselves in a class of its own.
+        "payload": "hidden_text",
         "headers": "",
-        "error": "hidden_error",
-        "history": "hidden_history",
+        "error": "hidden_text",
+        "history": "hidden_text",
+        "death": "hidden_text",
     }
 
     def get_queryset(self, request: HttpRequest) -> Any:
@@ -186,12 +143,7 @@ class MessageAdmin(ReadOnlyAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Show the message, with a button for each act that is allowed and would not be refused."""
-        message = self.get_object(request, object_id)
-        extra = {"acts": self._buttons(request, message)} if message else {}
-        return super().change_view(
-            request, object_id, form_url, extra_context={**extra, **(extra_context or {})}
-        )
+        return message_page.page(self, request, object_id)
 
     def has_retry_now_permission(self, request: HttpRequest) -> bool:
         return may(self, request, ACTS["retry-now"])
@@ -204,28 +156,6 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def has_remove_permission(self, request: HttpRequest) -> bool:
         return may(self, request, ACTS["remove"])
-
-    def _buttons(self, request: HttpRequest, message: Any) -> list[dict[str, Any]]:
-        state = message.state(message.seen_at)
-        return [
-            {
-                "label": act.label,
-                "url": act_url(self.admin_site.name, slug, [message.pk], back=request.path),
-                "danger": act.danger,
-            }
-            for slug, act in ACTS.items()
-            if may(self, request, act) and not act.refuses(message, state)
-        ]
-
-    @admin.display(description=_("waits for"))
-    def waits_for(self, message: Any) -> str:
-        """For a blocked message: what holds its stream, until when, and where to look."""
-        if message.state(message.seen_at) != State.BLOCKED or message.stream is None:
-            return "-"
-        queue = message.queue.name
-        return streams.show_holder(
-            self.admin_site.name, operations.get_stream(queue, message.stream), message
-        )
 
     @admin.display(description=_("queue"))
     def queue_name(self, message: Message) -> str:
@@ -242,61 +172,14 @@ class MessageAdmin(ReadOnlyAdmin):
         if at is None:
             return "-"
         if at <= now:
-            return gettext("due for %(time)s") % {"time": timesince(at, now)}
+            return gettext("due for %(time)s") % {"time": lasting(at, now)}
         texts = {
             State.ACTIVE: gettext("leased for %(time)s"),
             State.FAILED: gettext("retry in %(time)s"),
         }
         text = texts.get(message.state(now), gettext("in %(time)s"))
-        return text % {"time": timeuntil(at, now)}
+        return text % {"time": lasting(now, at)}
 
-    @admin.display(description=_("instance"))
-    def of_instance(self, message: Message) -> str:
-        if not message.instance:
-            return "-"
-        shown = visible(message.instance, limit=200)
-        # Its page asks for its own permission.
-        address = link(self.admin_site.name, "instance_change", quote(message.instance))
-        return format_html('<a href="{}">{}</a>', address, shown) if address else shown
-
-    @admin.display(description=_("stages reached"))
-    def stages(self, message: Message) -> str:
-        return _stages(message.status)
-
-    @admin.display(description=_("payload"))
-    def shown_payload(self, message: Message) -> str:
-        return show_json(message, "payload")
-
-    @admin.display(description=_("payload"))
-    def hidden_payload(self, message: Message) -> str:
+    @admin.display(description=_("hidden"))
+    def hidden_text(self, message: Message) -> str:
         return gettext("You have no permission to see payloads.")
-
-    @admin.display(description=_("headers"))
-    def shown_headers(self, message: Message) -> str:
-        return show_json(message, "headers")
-
-    @admin.display(description=_("last error"))
-    def shown_error(self, message: Message) -> str:
-        return show_text(*stored_text(message, "error"))
-
-    @admin.display(description=_("last error"))
-    def hidden_error(self, message: Message) -> str:
-        return show_text(hidden_text(stored_text(message, "error")[0], last_traceback(message)))
-
-    @admin.display(description=_("failed attempts"))
-    def shown_history(self, message: Message) -> str:
-        return show_history(message)
-
-    @admin.display(description=_("failed attempts"))
-    def hidden_history(self, message: Message) -> str:
-        return show_history(message, texts=False)
-
-    @admin.display(description=_("what people did"))
-    def shown_trail(self, message: Message) -> str:
-        return show_trail(operations.trail(message.pk))
-
-
-def _stages(status: int) -> str:
-    """Name the bits: STORED, FAILED; the application's own as numbers."""
-    bits = [1 << place for place in range(status.bit_length()) if status >> place & 1]
-    return ", ".join(Status(bit).name or str(bit) for bit in bits)

@@ -9,10 +9,9 @@ from django.core.exceptions import PermissionDenied
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import NoReverseMatch, reverse
-from django.utils.formats import date_format
-from django.utils.timezone import localtime
 from django.utils.translation import gettext
 
+from .. import clock
 from ..failures import ERROR_LIMIT
 from ..models import Act, PoisonRecord
 from ..operations import trail
@@ -27,6 +26,7 @@ from .payloads import read, show
 from .readonly import as_id
 from .showing import reason_name
 from .timeline import timeline
+from .times import moment
 
 
 def find(object_id: object) -> Any:
@@ -65,6 +65,7 @@ def record(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
         timeline=timeline(found, payloads=allowed.payload),
         trail=trail(found.message_id, using=alias()),
         commands=_commands(found, allowed),
+        now=clock.now(alias()),
     )
 
 
@@ -101,7 +102,7 @@ def gone(model_admin: Any, request: HttpRequest, message_id: int | None) -> Http
             Act.RETRY: gettext("Message %(id)s was already retried by %(by)s (%(at)s)."),
             Act.REMOVE: gettext("Message %(id)s was already removed by %(by)s (%(at)s)."),
         }
-        at = date_format(localtime(entry.at), "DATETIME_FORMAT")
+        at = moment(entry.at)
         by = visible(entry.by, limit=100) or gettext("somebody")
         text = texts[Act(entry.act)] % {"by": by, "id": message_id, "at": at}
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django.db import DatabaseError, models
@@ -14,12 +13,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import Undecodable
 from ..failures import printable
-from ..models import Damaged
-from ..operations import redact
 from ..payload import SIZE_LIMIT, decode
 from ..status import FailureReason
-from .error_text import hidden_text
-from .tracebacks import places
 
 #: Bytes of a value on a page; indentation can make it many times its stored size.
 SHOWN_LIMIT = 2 * SIZE_LIMIT
@@ -40,44 +35,10 @@ _REASONS = {
 }
 
 
-def show_json(row: models.Model, column: str) -> str:
-    """Render a stored JSON value: indented, redacted; or as it is, if it cannot be decoded."""
-    text, problem = stored_text(row, column)
-    if text is None and not problem:
-        return show_text(None)
-    try:
-        text = json.dumps(redact(decode(text)), indent=2, ensure_ascii=False, default=str)
-    except (Undecodable, RecursionError) as error:
-        undecodable = gettext("This value cannot be decoded.")
-        problem = problem or f"{undecodable} {error}"
-        shown = redact(Damaged(text or "", str(error)))
-        text = shown if isinstance(shown, str) else text
-    return show_text(text, problem)
-
-
 def show_text(text: str | None, problem: str = "") -> str:
     """Render text as it is, line breaks and all."""
     shown = None if text is None else printable(text, limit=SHOWN_LIMIT)
     return render_to_string("admin/deadletter/text.html", {"text": shown, "problem": problem})
-
-
-def show_history(row: models.Model, *, texts: bool = True) -> str:
-    """Render the failed attempts, the latest first; without `texts` only classes and places."""
-    text, problem = stored_text(row, "history")
-    whole = (text or "") if texts else None
-    try:
-        entries = decode(text)
-    except Undecodable as error:
-        return show_text(whole, str(error) if texts else gettext("This value cannot be decoded."))
-    if problem or not isinstance(entries, list):
-        return show_text(whole, problem or gettext("This value is not a list of attempts."))
-    shown = [_entry(entry, texts=texts) for entry in reversed(entries)]
-    return render_to_string("admin/deadletter/history.html", {"entries": shown})
-
-
-def show_trail(rows: Any) -> str:
-    """Render what people did to a message, as `operations.trail` returns it."""
-    return render_to_string("admin/deadletter/trail.html", {"rows": rows})
 
 
 def stored_text(row: models.Model, column: str) -> tuple[str | None, str]:
@@ -104,22 +65,6 @@ def last_traceback(row: models.Model) -> str:
         return ""
     last = entries[-1] if isinstance(entries, list) and entries else None
     return str(last.get("traceback") or "") if isinstance(last, dict) else ""
-
-
-def _entry(entry: Any, *, texts: bool) -> dict[str, Any]:
-    if not isinstance(entry, dict):
-        return {"error": printable(entry) if texts else hidden_text(str(entry))}
-    shown = {key: printable(entry.get(key, "")) for key in ("attempt", "worker", "error")}
-    traceback = printable(entry.get("traceback") or "")
-    if not texts:
-        shown["error"] = hidden_text(shown["error"], traceback)
-    number = entry.get("reason")
-    return shown | {
-        "at": moment(entry.get("at")),
-        "reason": reason_name(number if isinstance(number, int) else None),
-        "traceback": traceback if texts else "",
-        "places": [] if texts else places(traceback),
-    }
 
 
 def reason_name(number: int | None) -> str:

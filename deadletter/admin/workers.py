@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
+from django.db import router
 from django.db.models import DateTimeField, Q, Value
 from django.http import HttpRequest
+from django.template.defaultfilters import filesizeformat
 from django.template.loader import render_to_string
 from django.utils.html import format_html
-from django.utils.timesince import timesince
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock
-from ..models import Breaker, WorkerProcess
+from ..models import Breaker, WorkerDeath, WorkerProcess
 from .error_text import hidden_text
-from .links import link
+from .links import link, to_messages
 from .readonly import ReadOnlyAdmin
 from .showing import show_text
+from .times import ago
 
 #: A worker says every five seconds that it is alive; after this long it counts as dead.
 ALIVE = timedelta(seconds=30)
 #: What a worker runs, in the list; its page shows everything it told.
 IN_A_LIST = 3
+#: Deaths on the page, the latest first.
+DEATHS = 20
 
 
 @admin.register(WorkerProcess)
@@ -65,12 +70,39 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     def matches(self, term: str) -> Q:
         return Q(name=term) | Q(host=term)
 
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """List the workers, and below them those that died."""
+        deaths = {"deaths": self._deaths(request)}
+        return super().changelist_view(request, {**deaths, **(extra_context or {})})
+
+    def _deaths(self, request: HttpRequest) -> list[dict[str, Any]]:
+        rows = WorkerDeath.objects.using(router.db_for_write(WorkerDeath)).order_by("-id")
+        found = list(rows[:DEATHS])
+        told = {death.pk: _held(death) for death in found}
+        ids = {entry["id"] for entries in told.values() for entry in entries[:IN_A_LIST]}
+        urls = to_messages(self.admin_site.name, request, ids) if ids else {}
+        return [
+            {
+                "death": death,
+                "reason": _reason(death),
+                "peak": filesizeformat(death.peak_memory) if death.peak_memory else "",
+                "held": [
+                    entry | {"url": urls.get(entry["id"], "")}
+                    for entry in told[death.pk][:IN_A_LIST]
+                ],
+                "more": len(told[death.pk]) - len(told[death.pk][:IN_A_LIST]),
+            }
+            for death in found
+        ]
+
     @admin.display(description=_("status"))
     def status(self, worker: Any) -> Any:
         if worker.now - worker.seen_at <= ALIVE:
             return _badge("due", gettext("alive"))
-        ago = gettext("dead, seen %(ago)s ago") % {"ago": timesince(worker.seen_at, worker.now)}
-        return _badge("halted", ago)
+        text = gettext("dead, seen %(ago)s") % {"ago": ago(worker.seen_at, worker.now)}
+        return _badge("halted", text)
 
     @admin.display(description=_("runs now"))
     def running_now(self, worker: Any) -> str:
@@ -143,6 +175,22 @@ class BreakerAdmin(ReadOnlyAdmin):
     @admin.display(description=_("last error"))
     def hidden_error(self, breaker: Breaker) -> str:
         return hidden_text(breaker.error)
+
+
+def _reason(death: WorkerDeath) -> str:
+    if death.signal is None:
+        return gettext("exit code %(n)s") % {"n": death.exit_code}
+    try:
+        name = signal.Signals(death.signal).name
+    except ValueError:
+        name = gettext("signal")
+    return f"{name} ({death.signal})"
+
+
+def _held(death: WorkerDeath) -> list[dict[str, Any]]:
+    """Return what it held, as far as it can be read."""
+    told = death.held if isinstance(death.held, list) else []
+    return [e for e in told if isinstance(e, dict) and isinstance(e.get("id"), int)]
 
 
 def _badge(kind: str, word: str) -> Any:

@@ -1,14 +1,18 @@
-"""Which instances are old enough to be forgotten? Those that ended, a bounded piece at a time."""
+"""What is old enough to be forgotten: ended instances, deaths of workers; a piece at a time."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from ..conf import get_settings
-from ..models import Instance, InstanceEvent
+from ..models import Instance, InstanceEvent, WorkerDeath
 from .transaction import Transaction
 
 #: Instances, and lines of timelines, removed in one transaction.
 CHUNK = 100
 LINES = 5_000
+#: How long deaths of workers are kept.
+DEATHS_KEPT = timedelta(days=30)
 
 
 def forget_ended(tx: Transaction) -> int:
@@ -38,3 +42,15 @@ def forget_ended(tx: Transaction) -> int:
         Instance.objects.using(tx.using).filter(pk=id).delete()
         gone += 1
     return gone
+
+
+def forget_deaths(tx: Transaction) -> int:
+    """Remove some deaths of workers that are older than DEATHS_KEPT; return how many."""
+    rows = WorkerDeath.objects.using(tx.using).filter(died_at__lte=tx.time() - DEATHS_KEPT)
+    ids = list(
+        rows.select_for_update(skip_locked=True)
+        .order_by("died_at", "id")
+        .values_list("pk", flat=True)[:CHUNK]
+    )
+    WorkerDeath.objects.using(tx.using).filter(pk__in=ids).delete()
+    return len(ids)

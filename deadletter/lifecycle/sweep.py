@@ -55,6 +55,7 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
     """
     _try(wake_released, using)
     _try(_adopt, using)
+    _until_nothing_is_left(forgetting.forget_deaths, using)
     return Sweep(
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
         forgotten=_until_nothing_is_left(_forget, using),

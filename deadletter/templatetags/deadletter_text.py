@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import template
+from django.utils import timezone
 from django.utils.formats import number_format
 
+from ..admin import times
 from ..visible import visible as _visible
 
 register = template.Library()
@@ -22,3 +25,24 @@ def visible(value: Any, limit: int | None = None) -> str:
 def number(value: Any) -> str:
     """Group the digits as the reader's language does, whatever USE_THOUSAND_SEPARATOR says."""
     return number_format(value, use_l10n=True, force_grouping=True)
+
+
+@register.filter
+def moment(value: Any) -> str:
+    """Show a time with seconds and zone; what is no time, as text that anybody may have sent."""
+    return times.moment(value) if isinstance(value, datetime) else _visible(value, limit=100)
+
+
+@register.filter
+def ago(at: datetime, now: datetime | None = None) -> str:
+    return times.ago(at, now or timezone.now())
+
+
+@register.filter
+def ahead(at: datetime, now: datetime | None = None) -> str:
+    return times.ahead(at, now or timezone.now())
+
+
+@register.filter
+def lasting(at: datetime, now: datetime | None = None) -> str:
+    return times.lasting(at, now or timezone.now())

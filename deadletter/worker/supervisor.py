@@ -9,7 +9,8 @@ import gc
 import logging
 import os
 import signal
-from collections import Counter
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 
 from django.db import connections
 from django.db.utils import Error as DatabaseError
+from django.db.utils import InterfaceError, OperationalError
 
 from .. import points
 from ..lifecycle import Completion, Failure, Release, process_batch
@@ -26,6 +28,7 @@ from ..logs import crash, event, flush
 from ..models import Kind, Message, WorkerProcess
 from ..status import FailureReason
 from . import pools
+from .death import Death
 from .housekeeper import draining_name
 from .leases import claimed_under
 from .ledger import Entry, Ledger, Phase, Stage
@@ -48,6 +51,10 @@ LONGEST_PAUSE = 30.0
 FORK_PAUSE = 1.0
 #: Seconds beyond the grace after which a child that will not go is killed.
 PATIENCE = 10.0
+#: Deaths that wait to be written down while the database is away.
+DEATHS = 100
+#: What one of `ru_maxrss` is in bytes.
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass
@@ -69,9 +76,9 @@ class Child:
     legacy: list[Entry] = field(default_factory=list)
     #: The tokens of claims it died in: what those took is not among the entries.
     claiming: list[str] = field(default_factory=list)
-    death: str = ""
-    #: What another transaction has locked, by reason of death: freed later, nobody waits for it.
-    busy: dict[str, list[Entry]] = field(default_factory=dict)
+    death: Death | str = ""
+    #: What another transaction has locked, by its death: freed later, nobody waits for it.
+    busy: dict[Death | str, list[Entry]] = field(default_factory=dict)
 
     @property
     def has_legacy(self) -> bool:
@@ -101,6 +108,8 @@ class Supervisor:
         self._has_begun = False
         #: None has: the database refuses all of them, and they end.
         self._is_refused = False
+        #: Deaths that are not written down yet; the oldest make room.
+        self._deaths: deque[Death] = deque(maxlen=DEATHS)
 
     def run(self) -> int:
         """Keep every place filled until a signal, or until all have drained."""
@@ -117,6 +126,7 @@ class Supervisor:
             self._start_missing()
             self._wait()
             self._reap()
+            self._record_deaths()
             self._free()
             self._relieve()
             self._hurry()
@@ -218,9 +228,9 @@ class Supervisor:
                 continue
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)
             if pid:
-                self._died(child, status, usage.ru_maxrss / 1024)
+                self._died(child, status, usage.ru_maxrss * _RSS_UNIT)
 
-    def _died(self, child: Child, status: int, peak: float) -> None:
+    def _died(self, child: Child, status: int, peak: int) -> None:
         code = os.waitstatus_to_exitcode(status)
         child.legacy = child.ledger.entries()
         child.claiming = child.ledger.announced
@@ -242,7 +252,10 @@ class Supervisor:
             child.death = "recycling"
             child.start_at = monotonic()
             return
-        child.death = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        is_replaced = child.is_leaving or not self._signals
+        death = Death(child.name, pid, code, peak, tuple(child.legacy), is_replaced)
+        child.death = death
+        self._deaths.append(death)
         child.crashes = 0 if lived > HEALTHY else child.crashes + 1
         pause = 0.0
         if child.crashes > 1:
@@ -255,9 +268,9 @@ class Supervisor:
             "{peak:.0f} MiB, {held} messages held; {next}",
             worker=child.name,
             pid=pid,
-            reason=child.death,
+            reason=death.reason,
             lived=lived,
-            peak=peak,
+            peak=peak / 2**20,
             held=len(child.legacy),
             next="not restarted"
             if self._signals
@@ -265,6 +278,24 @@ class Supervisor:
             if child.is_leaving
             else f"restarting in {pause:.1f} s",
         )
+
+    def _record_deaths(self) -> None:
+        """Write deaths down for people; while the database is away, try again each round."""
+        while self._deaths:
+            try:
+                self._deaths[0].store(using=self._using)
+            except DatabaseError as error:
+                connections.close_all()
+                if isinstance(error, OperationalError | InterfaceError):
+                    return
+                event(
+                    logging.WARNING,
+                    "worker_death_not_recorded",
+                    "the death of worker {worker} cannot be written down: {error}",
+                    worker=self._deaths[0].worker,
+                    error=str(error),
+                )
+            self._deaths.popleft()
 
     def _relieve(self) -> None:
         """
@@ -379,7 +410,7 @@ class Supervisor:
 def free(
     worker: str,
     entries: Sequence[Entry],
-    death: str,
+    death: Death | str,
     *,
     claiming: Sequence[str] = (),
     using: str,
@@ -390,6 +421,11 @@ def free(
     Only what ran is charged. What waited is given back uncounted; what was done but not reported
     is completed; a failure whose error died with the process is recorded as such.
     """
+    reason = death.reason if isinstance(death, Death) else death
+
+    def facts(id: int) -> str:
+        return f" ({death.facts(id)})" if isinstance(death, Death) else ""
+
     by_stage: dict[Stage, list[Entry]] = {}
     if claiming:
         known = {(entry.id, entry.token) for entry in entries}
@@ -407,7 +443,7 @@ def free(
     lost = [
         Failure(
             entry.id,
-            error=f"worker {worker} died of {death} while its handler ran",
+            error=f"worker {worker} died of {reason} while its handler ran{facts(entry.id)}",
             reason=FailureReason.WORKER_LOST,
             delay=0,
             token=entry.token,
@@ -418,7 +454,8 @@ def free(
     failed = [
         Failure(
             entry.id,
-            error=f"its handler failed, and worker {worker} died of {death} before it said how",
+            error=f"its handler failed, and worker {worker} died of {reason} before it said how"
+            f"{facts(entry.id)}",
             reason=FailureReason.HANDLER_EXCEPTION,
             token=entry.token,
             **limits.get(entry.id, {}),

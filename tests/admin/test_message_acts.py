@@ -268,7 +268,7 @@ def test_payloads_are_seen_only_with_the_right_and_redacted(login, admin_client,
     assert "[redacted]" in full
     bare = login("view_message").get(page).content.decode()
     assert "Rome" not in bare
-    assert "You have no permission to see payloads." in bare
+    assert "You may not see payloads." in bare
 
 
 def test_a_blocked_message_says_what_it_waits_for(admin_client: Client, db) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from deadletter.models import Breaker, WorkerProcess
+from deadletter import send
+from deadletter.models import Breaker, WorkerDeath, WorkerProcess
 
 from .conftest import SCRIPT, url
 
@@ -106,3 +107,40 @@ def test_workers_are_looked_at_only(admin_client: Client, login, worker, model: 
     assert admin_client.post(url("workerprocess", "delete", made.pk)).status_code == 403
     assert login().get(url(model)).status_code == 403
     assert WorkerProcess.objects.count() == 1
+
+
+def test_deaths_say_of_what_and_what_else_was_held(admin_client: Client, clock) -> None:
+    waiting = send("mail")
+    held = [
+        {"id": waiting.pk, "name": "mail", "queue": "default", "running": True},
+        *({"id": 10**6 + n, "name": SCRIPT, "queue": "q", "running": False} for n in range(4)),
+    ]
+    WorkerDeath.objects.create(
+        name="w-1",
+        host="h",
+        pid=77,
+        died_at=clock.now,
+        signal=9,
+        peak_memory=512 * 2**20,
+        held=held,
+        successor="w-1",
+    )
+    WorkerDeath.objects.create(
+        name="w-2", host="h", pid=78, died_at=clock.now, exit_code=3, held=["damaged", {"id": "x"}]
+    )
+
+    html = admin_client.get(url("workerprocess")).content.decode()
+
+    assert "SIGKILL (9)" in html
+    assert "exit code 3" in html
+    assert "512.0" in html
+    assert url("message", "change", waiting.pk) in html
+    assert "and 2 more" in html
+    assert "not restarted" in html
+    assert "<script>alert" not in html
+
+
+def test_without_deaths_the_page_says_so(admin_client: Client, db) -> None:
+    html = admin_client.get(url("workerprocess")).content.decode()
+
+    assert "No worker process has died" in html

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from deadletter import FailureReason, Outgoing, logs, send, send_many
-from deadletter.lifecycle import ClaimRequest, claim, process_batch
-from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
+from deadletter import FailureReason, Outgoing, clock, logs, send, send_many
+from deadletter.lifecycle import ClaimRequest, claim, process_batch, sweep
+from deadletter.models import Message, PoisonRecord, Queue, WorkerDeath, WorkerProcess
 from deadletter.worker import supervisor
 from deadletter.worker.ledger import Entry, Ledger, Stage
 from deadletter.worker.supervisor import Child, Supervisor, free
@@ -114,6 +115,65 @@ def test_a_process_that_keeps_dying_is_restarted_later_each_time(workers: Worker
     for seen in pauses.values():
         assert seen[:3] == series[: len(seen[:3])]
     assert worker.stop() == 0
+
+
+def test_a_killed_process_leaves_what_it_died_of_and_what_it_held(workers: Workers):
+    """As an out-of-memory kill: nobody but the supervisor can say what happened."""
+    Queue.objects.filter(name="default").update(max_attempts=1)
+    ids = [send("sample.work", {"gate": "end"}).pk for _ in range(2)]
+    waiting = [send("sample.work", {"gate": "end"}, delay=0).pk for _ in range(3)]
+    worker = workers.start("--processes", 2, "--concurrency", 2, "--poll", 0.1)
+    workers.wait_for("start", count=4)
+    started = {line["id"]: line["pid"] for line in workers.journal("start")}
+    victim = started[ids[0]]
+    ran = sorted(id for id, pid in started.items() if pid == victim)
+
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: PoisonRecord.objects.count() == len(ran), why=worker.text)
+    workers.open("end")
+
+    [death] = WorkerDeath.objects.all()
+    assert (death.pid, death.signal, death.exit_code) == (victim, 9, None)
+    assert death.successor == death.name
+    assert death.peak_memory > 2**20
+    assert [held["id"] for held in death.held if held["running"]] == ran
+    assert {held["name"] for held in death.held} == {"sample.work"}
+    for poison in PoisonRecord.objects.all():
+        assert (
+            f"died of signal SIGKILL while its handler ran (process {victim}" in poison.last_error
+        )
+        assert "peak memory" in poison.last_error
+        for other in ran:
+            assert (f"#{other}" in poison.last_error) == (other != poison.message_id)
+    wait_until(lambda: not rows(), why=worker.text)
+    assert worker.stop() == 0
+    assert {poison.message_id for poison in PoisonRecord.objects.all()} == set(ran)
+    assert set(ran) < {*ids, *waiting}
+
+
+def test_a_process_that_exits_by_itself_leaves_its_exit_code(workers: Workers):
+    Queue.objects.filter(name="default").update(max_attempts=1)
+    id = send("sample.crash", {"how": "exit"}).pk
+
+    worker = workers.start("--processes", 2, "--poll", 0.1)
+    wait_until(lambda: PoisonRecord.objects.filter(message_id=id).exists(), why=worker.text)
+
+    [death] = WorkerDeath.objects.all()
+    assert (death.signal, death.exit_code) == (None, 3)
+    assert "died of exit code 3" in PoisonRecord.objects.get().last_error
+    assert worker.stop() == 0
+
+
+def test_deaths_are_forgotten_after_a_month(db):
+    now = clock.now("default")
+    for days in (1, 29, 31, 400):
+        WorkerDeath.objects.create(
+            name="w", host="h", pid=1, died_at=now - timedelta(days=days), held=[]
+        )
+
+    sweep()
+
+    assert [(now - death.died_at).days for death in WorkerDeath.objects.all()] == [29, 1]
 
 
 def test_children_of_a_killed_supervisor_stop_by_themselves(workers: Workers):

@@ -1,0 +1,39 @@
+"""Times in words for people: exact ones with seconds and zone, and how long ago or ahead."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.utils.formats import date_format
+from django.utils.timesince import timesince
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext, ngettext
+
+
+def moment(at: datetime) -> str:
+    """Return date, time with seconds and zone, in the reader's zone: 17 Nov. 2026, 14:03:05 CET."""
+    local = localtime(at) if is_aware(at) else at
+    day = date_format(local, "DATE_FORMAT")
+    return f"{day}, {local:%H:%M:%S} {local.tzname() or ''}".strip()
+
+
+def lasting(start: datetime, end: datetime, *, depth: int = 2) -> str:
+    """Return how long it is from one time to another, in up to `depth` units: 12 seconds, 1 day."""
+    seconds = max(int((end - start).total_seconds()), 0)
+    if seconds < 60:
+        return ngettext("%(n)s second", "%(n)s seconds", seconds) % {"n": seconds}
+    return timesince(start, end, depth=depth)
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """Return how long ago a time is; one that is hardly over, or not yet, is just now."""
+    if (now - at).total_seconds() < 1:
+        return gettext("just now")
+    return gettext("%(time)s ago") % {"time": lasting(at, now)}
+
+
+def ahead(at: datetime, now: datetime) -> str:
+    """Return how far ahead a time is; one that is hardly ahead, or over, is now."""
+    if (at - now).total_seconds() < 1:
+        return gettext("now")
+    return gettext("in %(time)s") % {"time": lasting(now, at)}
