@@ -16,7 +16,9 @@ from django.template.loader import get_template
 
 from . import conf
 from .alerts import mail
+from .exceptions import TwoHandlers
 from .models import Message, Queue
+from .worker.registry import discover_each
 
 _IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
 
@@ -119,6 +121,37 @@ def _check_alerts() -> list[CheckMessage]:
     return found
 
 
+@register()
+def check_options(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Judge the settings of the database that messages are sent to, without connecting to it."""
+    return _check_options(router.db_for_write(Message))
+
+
+@register()
+def check_handlers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Import every handlers module as a worker does, so that its refusals are seen earlier."""
+    found: list[CheckMessage] = []
+    for module, error in discover_each():
+        if isinstance(error, TwoHandlers):
+            found.append(
+                Error(
+                    str(error),
+                    hint="A worker refuses to start until each name has one function.",
+                    id="deadletter.E012",
+                )
+            )
+        else:
+            # No error: machines without workers need not have what handlers import.
+            found.append(
+                Warning(
+                    f"{module} cannot be imported: {type(error).__name__}: {error}",
+                    hint="A worker cannot start here. Where none runs, silence deadletter.W003.",
+                    id="deadletter.W003",
+                )
+            )
+    return found
+
+
 @register(Tags.database)
 def check_databases(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
@@ -127,6 +160,8 @@ def check_databases(
     for alias in databases or ():
         if router.allow_migrate_model(alias, Message):
             found += _check_database(alias)
+            if alias != router.db_for_write(Message):  # else check_options has judged it
+                found += _check_options(alias)
     return found
 
 
@@ -155,7 +190,17 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
                 id="deadletter.E006",
             )
         )
-    if getattr(connections[alias], "transaction_mode", None) not in ("IMMEDIATE", "EXCLUSIVE"):
+    return found
+
+
+def _check_options(alias: str) -> list[CheckMessage]:
+    connection = connections[alias]
+    if connection.vendor != "sqlite":
+        return []
+    found: list[CheckMessage] = []
+    # From the settings: Django sets the attribute of a connection when it connects.
+    mode = connection.settings_dict["OPTIONS"].get("transaction_mode") or ""
+    if mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         found.append(
             Warning(
                 f"Database {alias!r} does not begin transactions with BEGIN IMMEDIATE.",
