@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured, ValidationError
 from django.db import connections, router, transaction
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
+from django.utils.module_loading import module_has_submodule
 
 from . import conf
 from .alerts import mail
 from .exceptions import TwoHandlers
 from .models import Message, Queue
-from .worker.registry import discover_each
 
 _IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
 
@@ -131,7 +132,7 @@ def check_options(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> lis
 def check_handlers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Import every handlers module as a worker does, so that its refusals are seen earlier."""
     found: list[CheckMessage] = []
-    for module, error in discover_each():
+    for module, error in _modules_that_fail():
         if isinstance(error, TwoHandlers):
             found.append(
                 Error(
@@ -150,6 +151,16 @@ def check_handlers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
                 )
             )
     return found
+
+
+def _modules_that_fail() -> Iterator[tuple[str, Exception]]:
+    for app in apps.get_app_configs():
+        if module_has_submodule(app.module, "handlers"):
+            module = f"{app.name}.handlers"
+            try:
+                import_module(module)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the check reports it
+                yield module, error
 
 
 @register(Tags.database)

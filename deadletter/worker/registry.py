@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from importlib import import_module
 from typing import Any, TypeVar
 
-from django.apps import apps
-from django.utils.module_loading import autodiscover_modules, module_has_submodule
+from django.utils.module_loading import autodiscover_modules
 
 from ..backoff import Backoff, BreakerPolicy
 from ..conf import NAME, get_settings
@@ -188,17 +186,6 @@ def handler(
 def discover() -> None:
     """Import the module `handlers` of every installed app."""
     autodiscover_modules("handlers")
-
-
-def discover_each() -> Iterator[tuple[str, Exception]]:
-    """Import the same modules; yield those that fail with their error, and go on."""
-    for app in apps.get_app_configs():
-        if module_has_submodule(app.module, "handlers"):
-            module = f"{app.name}.handlers"
-            try:
-                import_module(module)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the check reports it
-                yield module, error
 
 
 def _seconds(field: str, value: Any) -> Any:
