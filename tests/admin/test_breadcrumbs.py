@@ -54,14 +54,14 @@ def test_every_page_has_the_breadcrumbs_of_djangos_own(admin_client: Client, db)
         (
             True,
             (
-                '<ol class="breadcrumbs"> <li><a href="?b=1&amp;c=2"><bdi>&lt;x&gt;</bdi></a></li> '
+                '<ol class="breadcrumbs"> <li><a href="?b&amp;c"><bdi>&lt;x&gt;</bdi></a></li> '
                 '<li aria-current="page">&lt;x&gt;</li> </ol>'
             ),
         ),
         (
             False,
             (
-                '<div class="breadcrumbs"> <a href="?b=1&amp;c=2"><bdi>&lt;x&gt;</bdi></a> &rsaquo; '
+                '<div class="breadcrumbs"> <a href="?b&amp;c"><bdi>&lt;x&gt;</bdi></a> &rsaquo; '
                 "&lt;x&gt; </div>"
             ),
         ),
@@ -71,6 +71,6 @@ def test_every_page_has_the_breadcrumbs_of_djangos_own(admin_client: Client, db)
 def test_crumbs_are_items_or_a_line_and_escape_once(monkeypatch, is_list, expected):
     monkeypatch.setattr(deadletter_breadcrumbs, "IS_LIST", is_list)
 
-    text = Template(SOURCE).render(Context({"text": "<x>", "url": "?b=1&c=2"}))
+    text = Template(SOURCE).render(Context({"text": "<x>", "url": "?b&c"}))
 
     assert re.sub(r"\s+", " ", text) == expected
