@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured, ValidationError
 from django.db import connections, router, transaction
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
+from django.utils.module_loading import module_has_submodule
 
 from . import conf
 from .alerts import mail
+from .exceptions import TwoHandlers
 from .models import Message, Queue
 
 _IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
@@ -119,6 +122,47 @@ def _check_alerts() -> list[CheckMessage]:
     return found
 
 
+@register()
+def check_options(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Judge the settings of the database that messages are sent to, without connecting to it."""
+    return _check_options(router.db_for_write(Message))
+
+
+@register()
+def check_handlers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Import every handlers module as a worker does, so that its refusals are seen earlier."""
+    found: list[CheckMessage] = []
+    for module, error in _modules_that_fail():
+        if isinstance(error, TwoHandlers):
+            found.append(
+                Error(
+                    str(error),
+                    hint="A worker refuses to start until each name has one function.",
+                    id="deadletter.E012",
+                )
+            )
+        else:
+            # No error: machines without workers need not have what handlers import.
+            found.append(
+                Warning(
+                    f"{module} cannot be imported: {type(error).__name__}: {error}",
+                    hint="A worker cannot start here. Where none runs, silence deadletter.W003.",
+                    id="deadletter.W003",
+                )
+            )
+    return found
+
+
+def _modules_that_fail() -> Iterator[tuple[str, Exception]]:
+    for app in apps.get_app_configs():
+        if module_has_submodule(app.module, "handlers"):
+            module = f"{app.name}.handlers"
+            try:
+                import_module(module)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the check reports it
+                yield module, error
+
+
 @register(Tags.database)
 def check_databases(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
@@ -127,6 +171,8 @@ def check_databases(
     for alias in databases or ():
         if router.allow_migrate_model(alias, Message):
             found += _check_database(alias)
+            if alias != router.db_for_write(Message):  # else check_options has judged it
+                found += _check_options(alias)
     return found
 
 
@@ -155,7 +201,17 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
                 id="deadletter.E006",
             )
         )
-    if getattr(connections[alias], "transaction_mode", None) not in ("IMMEDIATE", "EXCLUSIVE"):
+    return found
+
+
+def _check_options(alias: str) -> list[CheckMessage]:
+    connection = connections[alias]
+    if connection.vendor != "sqlite":
+        return []
+    found: list[CheckMessage] = []
+    # From the settings: Django sets the attribute of a connection when it connects.
+    mode = connection.settings_dict["OPTIONS"].get("transaction_mode") or ""
+    if mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         found.append(
             Warning(
                 f"Database {alias!r} does not begin transactions with BEGIN IMMEDIATE.",

@@ -24,6 +24,10 @@ class MessageRejected(DeadletterError, ValueError):
         self.problem = problem
 
 
+class TwoHandlers(DeadletterError, ValueError):
+    """Two functions are registered for one name. The text names both."""
+
+
 class PayloadRejected(MessageRejected):
     """The payload or a header cannot be stored as JSON on every database."""
 

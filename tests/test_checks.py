@@ -12,7 +12,7 @@ from django.core import checks
 from django.db import connections
 
 from deadletter import FailureReason
-from deadletter.checks import check_databases, check_settings
+from deadletter.checks import check_databases, check_handlers, check_options, check_settings
 from deadletter.conf import get_settings
 from tests.patience import PATIENCE
 
@@ -130,25 +130,45 @@ def test_no_database_is_asked_unless_named():
 
 
 @pytest.mark.sqlite_only(reason="PostgreSQL has no such mode")
-@pytest.mark.django_db
-def test_sqlite_without_begin_immediate_is_a_warning(monkeypatch):
-    monkeypatch.setattr(connections["default"], "transaction_mode", None)
+@pytest.mark.parametrize("options", [{}, {"transaction_mode": None}, {"transaction_mode": "defer"}])
+def test_sqlite_without_begin_immediate_is_a_warning(monkeypatch, options):
+    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", options)
 
-    (message,) = check_databases(None, databases=["default"])
+    (message,) = check_options(None)
 
     assert (message.id, message.level) == ("deadletter.W001", checks.WARNING)
     assert "transaction_mode" in message.hint
 
 
+@pytest.mark.sqlite_only(reason="PostgreSQL has no such mode")
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "immediate", "EXCLUSIVE"])
+def test_sqlite_with_begin_immediate_passes_before_the_first_connection(monkeypatch, mode):
+    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {"transaction_mode": mode})
+    monkeypatch.setattr(connections["default"], "transaction_mode", None)
+
+    assert check_options(None) == []
+
+
 @pytest.mark.sqlite_only(reason="PostgreSQL stores moments")
-@pytest.mark.django_db
 def test_sqlite_with_local_times_is_a_warning(monkeypatch):
     monkeypatch.setattr(connections["default"], "timezone_name", "Europe/Berlin")
 
-    (message,) = check_databases(None, databases=["default"])
+    (message,) = check_options(None)
 
     assert (message.id, message.level) == ("deadletter.W002", checks.WARNING)
     assert "Europe/Berlin" in message.msg
+
+
+@pytest.mark.sqlite_only(reason="PostgreSQL has no such mode")
+@pytest.mark.django_db(databases=["default", "second"])
+def test_a_named_database_is_judged_too_and_the_usual_one_once(monkeypatch):
+    for alias in ("default", "second"):
+        monkeypatch.setitem(connections[alias].settings_dict, "OPTIONS", {})
+
+    found = [*check_options(None), *check_databases(None, databases=["default", "second"])]
+
+    assert [message.id for message in found] == ["deadletter.W001", "deadletter.W001"]
+    assert ["'default'" in found[0].msg, "'second'" in found[1].msg] == [True, True]
 
 
 @pytest.mark.postgresql_only(reason="SQLite knows one level of isolation")
@@ -174,30 +194,108 @@ def test_another_database_system_is_an_error(monkeypatch):
     assert message.id == "deadletter.E005"
 
 
-def test_a_site_without_the_admin_can_be_checked_and_worked_for(tmp_path):
-    """Some run their workers with fewer apps; nothing outside the admin may need it."""
-    (tmp_path / "lean.py").write_text(
-        "SECRET_KEY = 'of a test'\n"
-        "INSTALLED_APPS = ['django.contrib.contenttypes', 'deadletter']\n"
-        "ROOT_URLCONF = 'deadletter.urls'\n"
-        "USE_TZ = True\n"
-        "TEMPLATES = [{'BACKEND': 'django.template.backends.django.DjangoTemplates',"
-        " 'APP_DIRS': True}]\n"
-        f"DATABASES = {{'default': {{'ENGINE': 'django.db.backends.sqlite3',"
-        f" 'NAME': {str(tmp_path / 'lean.sqlite3')!r},"
-        " 'OPTIONS': {'transaction_mode': 'IMMEDIATE'}}}\n"
-    )
-    environment = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "lean",
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(settings.BASE_DIR)]),
-    }
-    for arguments in (["check"], ["migrate", "-v0"], ["run_worker", "--drain"]):
-        done = subprocess.run(
+LEAN = """
+SECRET_KEY = 'of a test'
+INSTALLED_APPS = ['django.contrib.contenttypes', 'deadletter', *{apps}]
+ROOT_URLCONF = 'deadletter.urls'
+USE_TZ = True
+TEMPLATES = [{{'BACKEND': 'django.template.backends.django.DjangoTemplates', 'APP_DIRS': True}}]
+DATABASES = {{'default': {{
+    'ENGINE': 'django.db.backends.sqlite3', 'NAME': {name!r}, 'OPTIONS': {options!r}
+}}}}
+"""
+IMMEDIATE = {"transaction_mode": "IMMEDIATE"}
+
+
+@pytest.fixture
+def manage(tmp_path):
+    """Run a command of a small site of its own, with these apps and options of SQLite."""
+
+    def run(*arguments, apps=(), options=IMMEDIATE):
+        name = str(tmp_path / "lean.sqlite3")
+        (tmp_path / "lean.py").write_text(LEAN.format(apps=apps, name=name, options=options))
+        environment = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "lean",
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), str(settings.BASE_DIR)]),
+        }
+        return subprocess.run(
             [sys.executable, "-m", "django", *arguments],
             env=environment,
             capture_output=True,
             text=True,
             timeout=PATIENCE,
         )
+
+    return run
+
+
+@pytest.fixture
+def app_with_handlers(tmp_path):
+    def write(name, source):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        (tmp_path / name / "handlers.py").write_text(source)
+        return name
+
+    return write
+
+
+def test_a_site_without_the_admin_can_be_checked_and_worked_for(manage):
+    """Some run their workers with fewer apps; nothing outside the admin may need it."""
+    for arguments in (["check"], ["migrate", "-v0"], ["run_worker", "--drain"]):
+        done = manage(*arguments)
         assert done.returncode == 0, done.stderr
+        assert "deadletter." not in done.stderr
+
+
+def test_check_warns_of_a_mode_that_is_missing_and_only_then(manage):
+    assert "deadletter.W001" in manage("check", options={}).stderr
+    assert "deadletter.W001" not in manage("check", "--database", "default").stderr
+
+
+def test_two_handlers_of_one_name_are_an_error_that_names_both(manage, app_with_handlers):
+    source = "from deadletter import handler\n@handler('mail.send')\ndef {0}(message): pass\n"
+    apps = (
+        app_with_handlers("shop", source.format("ship")),
+        app_with_handlers("post", source.format("deliver")),
+        app_with_handlers("inn", source.format("welcome")),
+    )
+
+    done = manage("check", apps=apps)
+
+    assert done.returncode == 1
+    assert done.stderr.count("deadletter.E012") == 2
+    assert (
+        "message name 'mail.send' has two handlers: shop.handlers.ship and post.handlers.deliver."
+    ) in done.stderr
+    assert "shop.handlers.ship and inn.handlers.welcome." in done.stderr
+
+
+def test_two_flows_of_one_version_are_an_error_that_names_both(manage, app_with_handlers):
+    source = (
+        "from deadletter.instances import orchestration\n"
+        "@orchestration('order', version='1')\ndef {0}(run, event): pass\n"
+    )
+    apps = (
+        app_with_handlers("shop", source.format("one")),
+        app_with_handlers("post", source.format("other")),
+    )
+
+    done = manage("check", apps=apps)
+
+    assert done.returncode == 1
+    assert "deadletter.E012" in done.stderr
+    assert "shop.handlers.one and post.handlers.other." in done.stderr
+
+
+def test_handlers_that_cannot_be_imported_are_a_warning(manage, app_with_handlers):
+    done = manage("check", apps=(app_with_handlers("shop", "import no_such_module\n"),))
+
+    assert done.returncode == 0, done.stderr
+    assert "(deadletter.W003) shop.handlers cannot be imported" in done.stderr
+    assert "no_such_module" in done.stderr
+
+
+def test_the_handlers_of_the_tests_pass():
+    assert check_handlers(None) == []

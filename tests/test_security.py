@@ -22,7 +22,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "mark_safe", "SafeSt
 #: Names of what is imported by name, and where that is allowed: of settings and of our own modules.
 IMPORTERS = {
     "import_string": {"deadletter/conf.py"},
-    "import_module": {"deadletter/__init__.py"},
+    "import_module": {"deadletter/__init__.py", "deadletter/checks.py"},
 }
 
 

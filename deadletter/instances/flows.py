@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..conf import NAME
 from ..durations import Duration, as_timedelta
+from ..exceptions import TwoHandlers
 
 if TYPE_CHECKING:
     from ..events import Event
@@ -49,7 +50,7 @@ class Flows:
         versions = self._flows.setdefault(flow.name, {})
         known = versions.get(flow.version)
         if known is not None and known.where != flow.where:
-            raise ValueError(
+            raise TwoHandlers(
                 f"orchestration {flow.name!r} {flow.version} has two functions: {known.where} and "
                 f"{flow.where}. Give one of them another version."
             )

@@ -14,6 +14,7 @@ from django.utils.module_loading import autodiscover_modules
 from ..backoff import Backoff, BreakerPolicy
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
+from ..exceptions import TwoHandlers
 from ..instances import TIMER, Flow, Flows, flows, highest
 from ..lifecycle import Claimed
 from ..models import Kind
@@ -78,7 +79,7 @@ class Registry:
     def add(self, handler: Handler) -> None:
         known = self._handlers.get(handler.name)
         if known is not None and known.where != handler.where:
-            raise ValueError(
+            raise TwoHandlers(
                 f"message name {handler.name!r} has two handlers: {known.where} and "
                 f"{handler.where}. Rename one of them."
             )
