@@ -22,19 +22,23 @@ from ..status import Status
 from ..visible import visible
 from . import streams
 from .acting import AT_ONCE, act_url, act_view, may
-from .attempts import AttemptsFilter
-from .error_text import hidden_text
+from .attempts import AttemptsFilter, ReasonFilter
+from .error_text import exception_of, hidden_text
 from .links import link
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
 from .showing import (
     last_traceback,
+    reason_name,
     show_history,
     show_json,
     show_text,
     show_trail,
     stored_text,
 )
+
+#: Characters of an error in the list.
+IN_A_LIST = 120
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -89,10 +93,12 @@ class MessageAdmin(ReadOnlyAdmin):
         "state",
         "when",
         "attempts",
+        "reason",
+        "error_start",
         "stream",
     )
     list_display_links = ("id", "name")
-    list_filter = (StateFilter, QueueFilter, AttemptsFilter)
+    list_filter = (StateFilter, QueueFilter, ReasonFilter, AttemptsFilter)
     ordering = ("-id",)
     search_fields = ("id", "stream", "key", "instance")
     search_help_text = _("The whole of a message id, a stream, a key or an instance.")
@@ -133,6 +139,7 @@ class MessageAdmin(ReadOnlyAdmin):
         "shown_payload": "hidden_payload",
         "shown_headers": "",
         "shown_error": "hidden_error",
+        "error_start": "hidden_error_start",
         "shown_history": "hidden_history",
         # The columns themselves, for a project that names them in a class of its own.
         "payload": "hidden_payload",
@@ -142,7 +149,7 @@ class MessageAdmin(ReadOnlyAdmin):
     }
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        rows = super().get_queryset(request).light()
+        rows = super().get_queryset(request).light().with_error_start()
         # Prefetched, not joined: a message whose queue was deleted by hand must still be seen.
         # From the same database: a replica may show an old policy, or no queue at all.
         queues = Prefetch("queue", Queue.objects.using(rows.db))
@@ -274,6 +281,18 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description=_("headers"))
     def shown_headers(self, message: Message) -> str:
         return show_json(message, "headers")
+
+    @admin.display(description=_("reason"))
+    def reason(self, message: Message) -> str:
+        return "-" if message.failure_reason is None else reason_name(message.failure_reason)
+
+    @admin.display(description=_("last error"))
+    def error_start(self, message: Any) -> str:
+        return visible(message.error_start, limit=IN_A_LIST) or "-"
+
+    @admin.display(description=_("last error"))
+    def hidden_error_start(self, message: Any) -> str:
+        return exception_of(visible(message.error_start, limit=IN_A_LIST)) or "-"
 
     @admin.display(description=_("last error"))
     def shown_error(self, message: Message) -> str:

@@ -118,7 +118,7 @@ PAGES = {
     "poisonrecord/{poison}/retry/": False,
     "poisonrecord/{poison}/remove/": False,
     "poisonrecord/bulk/retry/": True,
-    "message/": False,
+    "message/": True,
     "message/{message}/change/": True,
     "message/act/remove/?ids={message}": False,
     "instance/": True,
