@@ -89,7 +89,7 @@ def stats(*, using: str | None = None) -> Stats:
     by_status = Instance.objects.using(alias).order_by("status").values("status")
     found.instances = {row["status"]: row["n"] for row in by_status.annotate(n=Count("pk"))}
     found.stuck = Instance.objects.using(alias).stuck().count()
-    found.breakers = dict(Breaker.objects.using(alias).values_list("name", "until"))
+    found.breakers = dict(Breaker.objects.using(alias).open(now).values_list("name", "until"))
     return found
 
 
