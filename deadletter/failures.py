@@ -6,8 +6,8 @@ import hashlib
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import islice
 from types import CodeType, TracebackType
@@ -223,6 +223,24 @@ class FailedDeserialization:
         return f"message that cannot be decoded ({self.error})"
 
 
+#: How the verdict on a message begins that did not use up its attempts.
+PERMANENT, GIVEN_UP = "failed permanently", "given up by its worker"
+
+
+def _end(reason: FailureReason, verdict: str, attempts: int) -> str:
+    """Say how a message came to its end: from names and numbers only, which everybody may read."""
+    tries = f"{attempts} attempt" if attempts == 1 else f"{attempts} attempts"
+    if reason == FailureReason.EXPIRED:
+        return f"expired after {tries}"
+    if reason == FailureReason.OPERATOR:
+        return f"was poisoned by an operator after {tries}"
+    if verdict.startswith(PERMANENT):
+        return f"failed permanently at attempt {attempts}"
+    if verdict.startswith(GIVEN_UP):
+        return f"was given up by its worker at attempt {attempts}"
+    return f"exceeded {attempts} attempts"
+
+
 MessageType = Activity | Orchestration | Plain | FailedDeserialization
 
 _TYPES: dict[str, type[MessageType]] = {
@@ -252,6 +270,9 @@ class ErrorDetails:
     execution_id: int | None = None
     #: The poison record of this message has all the rest.
     message_id: int | None = None
+    #: The message as it died, for debugging. Only on the record's own error: what owners store and
+    #: pass on has no payloads.
+    message: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES:
@@ -276,11 +297,16 @@ class ErrorDetails:
         instance: str | None = None,
         execution_id: int | None = None,
         message_id: int | None = None,
+        message: Mapping[str, Any] | None = None,
+        reason: FailureReason = FailureReason.POISON_MESSAGE,
+        verdict: str = "",
     ) -> ErrorDetails:
+        """The error of a quarantined message. `reason` and `verdict` are those of its record."""
         limit = "no limit" if max_attempts is None else f"max {max_attempts}"
+        end = _end(reason, verdict, attempts)
         return cls(
             category="poison",
-            text=f"poison: {message_type} exceeded {attempts} attempts ({limit})",
+            text=f"poison: {message_type} {end} ({limit})",
             attempts=attempts,
             max_attempts=max_attempts,
             last_error=last_error,
@@ -288,6 +314,7 @@ class ErrorDetails:
             instance=instance,
             execution_id=execution_id,
             message_id=message_id,
+            message=message,
         )
 
     @classmethod
@@ -300,6 +327,8 @@ class ErrorDetails:
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can keep it; `from_dict` reads it back equal."""
         found = {item.name: getattr(self, item.name) for item in fields(self)}
+        if self.message is None:
+            del found["message"]
         if self.message_type is not None:
             kind = {"type": _NAMES[type(self.message_type)]}
             found["message_type"] = kind | vars(self.message_type)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.utils.functional import Promise
 
 from .exceptions import PayloadRejected, Undecodable
+from .failures import printable
 
 #: Bytes of compact UTF-8 JSON.
 SIZE_LIMIT = 256 * 1024
@@ -20,10 +27,19 @@ _INT_LIMIT = 10**DIGITS_LIMIT
 #: A simple payload has so many leaves at most, of so many characters, and no larger integers.
 _FEW, _SHORT, _LARGE = 50, 1_000, 2**63
 _LEAVES = frozenset((float, bool, type(None)))
+_PLAIN = _LEAVES | {str, int}
 
 
+#: Stored as the text that Django's JSON encoder writes; a datetime is a date. A Promise is a
+#: translation that is not yet made.
+_AS_TEXT = (date, time, timedelta, UUID, Decimal, Promise)
+
+_as_text = DjangoJSONEncoder().default
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+# The hook is called only for what JSON has no word for: plain payloads do not pay for it.
+_encoder = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_text
+)
 _encode = _encoder.encode
 
 
@@ -50,8 +66,9 @@ def accept(
     """
     Return the value as compact JSON text.
 
-    Promises: what is accepted is accepted by SQLite and PostgreSQL alike and reads back equal
-    (a tuple reads back as a list).
+    Promises: what is accepted is accepted by SQLite and PostgreSQL alike and reads back equal. A
+    tuple reads back as a list; a date, time, duration, UUID or Decimal as the text that Django's
+    JSON encoder writes for it.
     Raises: PayloadRejected naming the place, before anything large is built.
     """
     text = _simple(value, limit)
@@ -64,6 +81,14 @@ def accept(
     if size > limit:
         raise PayloadRejected(field, _too_large(size, limit))
     return text
+
+
+def as_stored(value: Any, text: str) -> Any:
+    """Return a value that was accepted as this text as it is read back."""
+    # The usual payload is a dict of a few leaves, which are read back as they are.
+    if type(value) is dict and len(value) <= _FEW and _PLAIN.issuperset(map(type, value.values())):
+        return value
+    return decode(text)
 
 
 def _simple(value: Any, limit: int) -> str | None:
@@ -166,11 +191,16 @@ def _walk(value: Any, field: str, limit: int, deepest: int) -> None:
             budget -= 2 * len(node)
             if budget >= 0:
                 todo.extend(_children(node, depth + 1, path, budget))
+        elif isinstance(node, _AS_TEXT):
+            text = _written(node, path)
+            budget -= len(text)
+            if budget >= 0:
+                _check_text(text, path)
         else:
             raise PayloadRejected(
                 path,
-                f"{type(node).__name__} is not JSON; send text, numbers, booleans, null, "
-                "lists or dicts",
+                f"{type(node).__name__} is not JSON; send text, numbers, booleans, null, dates, "
+                "times, UUIDs, decimals, lists or dicts",
             )
         if budget < 0:
             raise PayloadRejected(field, _too_large(None, limit))
@@ -188,6 +218,17 @@ def _children(node: Any, depth: int, path: str, budget: int) -> list[tuple[Any, 
         _check_text(key, f"{path} key")
         children.append((child, depth, f"{path}.{key[:40]}"))
     return children
+
+
+def _written(node: Any, path: str) -> str:
+    """Return the text that stands for a value in JSON."""
+    if isinstance(node, Decimal) and not node.is_finite():
+        raise PayloadRejected(path, f"JSON has no {node}; send null or text instead")
+    try:
+        return str(_as_text(node))
+    except Exception as error:  # noqa: BLE001 - a time with a zone, or a translation that fails
+        problem = printable(error, limit=200)
+        raise PayloadRejected(path, f"{type(node).__name__} cannot be sent: {problem}") from None
 
 
 def _check_text(text: str, path: str) -> None:

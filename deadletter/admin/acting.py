@@ -78,6 +78,7 @@ def _question(
         back=back,
         danger=act.danger,
         why_required=act.why_required,
+        choice=act.choice and (*act.choice, act.choice[0] in request.POST),
         possible=bool(willing),
         problems=problems,
     )
@@ -106,7 +107,8 @@ def _carry_out(
     model_admin: Any, request: HttpRequest, act: MessageAct, ids: Sequence[int], why: str
 ) -> None:
     before = {message.pk: message for message in _read(ids)[0]}
-    result = act.verb(ids, by=request.user.get_username(), why=why)
+    chosen = {act.choice[0]: act.choice[0] in request.POST} if act.choice else {}
+    result = act.verb(ids, by=request.user.get_username(), why=why, **chosen)
     done = [before[id] for id in result.done if id in before]
     log_act(request, done, f"{act.label}: {why}" if why else str(act.label))
     _tell(model_admin, request, act, result)

@@ -1,4 +1,4 @@
-"""How often were the messages tried that failed and are not done? The newest of them, in bands."""
+"""How often were the messages tried that failed and are not done, and of what did they fail?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Message
-from ..status import Status
+from ..operations.filters import as_reason
+from ..status import FailureReason, Status
+from .showing import reason_name
 
 #: The newest failed messages looked at, and one more to know whether there are others.
 REACH = 5_001
@@ -75,6 +77,33 @@ class AttemptsFilter(admin.SimpleListFilter):
         band = next((band for band in BANDS if band.key == self.value()), None)
         if band is None:
             return queryset.none()
-        rows = queryset.filter(band.where, status__gte=int(Status.FAILED))
-        oldest = list(failed_of_late(queryset.db).values_list("pk", flat=True)[REACH - 1 :])
-        return rows.filter(pk__gte=oldest[0]) if oldest else rows
+        return _of_late(queryset.filter(band.where))
+
+
+class ReasonFilter(admin.SimpleListFilter):
+    """
+    By what the last failure was. Looks at the newest that failed, as AttemptsFilter does; with a
+    state it looks at all in that state, which the other filter leads to.
+    """
+
+    title = _("reason of failed messages")
+    parameter_name = "reason"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(reason.name.lower(), reason_name(reason)) for reason in FailureReason]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if (value := self.value()) is None:
+            return queryset
+        try:
+            rows = queryset.filter(failure_reason=as_reason(value))
+        except ValueError:
+            return queryset.none()
+        return rows if "state" in request.GET else _of_late(rows)
+
+
+def _of_late(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Narrow to the newest that failed."""
+    rows = rows.filter(status__gte=int(Status.FAILED))
+    oldest = list(failed_of_late(rows.db).values_list("pk", flat=True)[REACH - 1 :])
+    return rows.filter(pk__gte=oldest[0]) if oldest else rows

@@ -38,6 +38,8 @@ class Question:
     back: str
     danger: bool = False
     why_required: bool = False
+    #: A checkbox: its name, its label, and whether it is checked.
+    choice: tuple[str, Any, bool] | None = None
     possible: bool = True
     problems: Sequence[str] = field(default_factory=list)
 

@@ -67,7 +67,7 @@ def read_workers(links: Links, now: datetime, using: str) -> Workers | None:
     if links.workers:
         found |= _workers(links, now, using)
     if links.breakers:
-        rows = Breaker.objects.using(using).order_by("opened_at", "name")[:SHOWN]
+        rows = Breaker.objects.using(using).open(now).order_by("opened_at", "name")[:SHOWN]
         found["breakers"] = [_breaker(links, row, now) for row in rows]
         found["breakers_url"] = links.to(Breaker, "breaker_changelist")
     return Workers(**found)

@@ -35,6 +35,8 @@ class MessageAct:
     told: Callable[[int], str]
     why_required: bool = False
     danger: bool = False
+    #: What may be chosen beside the reason: a keyword of `verb`, and what the page says of it.
+    choice: tuple[str, Any] | None = None
 
 
 def _never_in_state(message: Message, state: str) -> str:
@@ -46,8 +48,8 @@ def _never_in_state(message: Message, state: str) -> str:
 # Retry now
 
 
-def _retry_now(ids: Sequence[int], *, by: str, why: str) -> Result:
-    found = operations.retry_now(ids, by=by, why=why)
+def _retry_now(ids: Sequence[int], *, by: str, why: str, keep_attempts: bool = False) -> Result:
+    found = operations.retry_now(ids, by=by, why=why, reset=not keep_attempts)
     return Result(found.retried, found.missing, found.refused)
 
 
@@ -55,23 +57,26 @@ def _retry_says(messages: Sequence[Message]) -> list[str]:
     n = len(messages)
     return [
         ngettext(
-            "%(n)s failed message becomes due at once, instead of at the end of its delay.",
-            "%(n)s failed messages become due at once, instead of at the end of their delays.",
+            "%(n)s message becomes due at once, instead of at the end of its delay.",
+            "%(n)s messages become due at once, instead of at the end of their delays.",
             n,
         )
         % {"n": n},
         gettext(
-            "Attempts are counted from 0 again. Payload, history and place in the stream are kept."
+            "Attempts are counted from 0 again, unless you choose to keep their number. Payload, "
+            "history and place in the stream are kept."
         ),
     ]
 
 
 def _retry_refuses(message: Message, state: str) -> str:
-    if state == State.FAILED:
-        return ""
-    return gettext("It is %(state)s; only a failed message can be retried now.") % {
-        "state": State(state).label
-    }
+    if state == State.BLOCKED:
+        return gettext("It is blocked: retry what holds its stream, or release it to let it pass.")
+    if state != State.ACTIVE and not message.was_tried:
+        return gettext("It is %(state)s and was never tried: there is nothing to retry.") % {
+            "state": State(state).label
+        }
+    return _never_in_state(message, state)
 
 
 # Release by name
@@ -219,6 +224,7 @@ ACTS = {
             told=lambda n: (
                 ngettext("%(n)s message is due now.", "%(n)s messages are due now.", n) % {"n": n}
             ),
+            choice=("keep_attempts", _("Keep the number of attempts")),
         ),
         MessageAct(
             slug="release",

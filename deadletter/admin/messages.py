@@ -16,12 +16,18 @@ from .. import clock
 from ..lifecycle.levels import read_levels
 from ..models import Message, Queue, State
 from ..status import Status
+from ..visible import visible
 from . import message_page, streams
 from .acting import AT_ONCE, act_url, act_view, may
-from .attempts import AttemptsFilter
+from .attempts import AttemptsFilter, ReasonFilter
+from .error_text import exception_of
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
+from .showing import reason_name
 from .times import lasting
+
+#: Characters of an error in the list.
+IN_A_LIST = 120
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -76,10 +82,12 @@ class MessageAdmin(ReadOnlyAdmin):
         "state",
         "when",
         "attempts",
+        "reason",
+        "error_start",
         "stream",
     )
     list_display_links = ("id", "name")
-    list_filter = (StateFilter, QueueFilter, AttemptsFilter)
+    list_filter = (StateFilter, QueueFilter, ReasonFilter, AttemptsFilter)
     ordering = ("-id",)
     search_fields = ("id", "stream", "key", "instance")
     search_help_text = _("The whole of a message id, a stream, a key or an instance.")
@@ -90,6 +98,7 @@ class MessageAdmin(ReadOnlyAdmin):
     poison = _action("poison")
     remove = _action("remove")
     without_payload = {
+        "error_start": "hidden_error_start",
         # For a project that names the columns themselves in a class of its own.
         "payload": "hidden_text",
         "headers": "",
@@ -99,7 +108,7 @@ class MessageAdmin(ReadOnlyAdmin):
     }
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        rows = super().get_queryset(request).light()
+        rows = super().get_queryset(request).light().with_error_start()
         # Prefetched, not joined: a message whose queue was deleted by hand must still be seen.
         # From the same database: a replica may show an old policy, or no queue at all.
         queues = Prefetch("queue", Queue.objects.using(rows.db))
@@ -183,3 +192,15 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description=_("hidden"))
     def hidden_text(self, message: Message) -> str:
         return gettext("You have no permission to see payloads.")
+
+    @admin.display(description=_("reason"))
+    def reason(self, message: Message) -> str:
+        return "-" if message.failure_reason is None else reason_name(message.failure_reason)
+
+    @admin.display(description=_("last error"))
+    def error_start(self, message: Any) -> str:
+        return visible(message.error_start, limit=IN_A_LIST) or "-"
+
+    @admin.display(description=_("last error"))
+    def hidden_error_start(self, message: Any) -> str:
+        return exception_of(visible(message.error_start, limit=IN_A_LIST)) or "-"

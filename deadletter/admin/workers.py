@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db import router
 from django.db.models import DateTimeField, Q, Value
 from django.http import HttpRequest
@@ -138,6 +139,14 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         }
 
 
+class OpenBreakers(ChangeList):
+    """Lists what is held back now. The page of a breaker whose time is over is still there."""
+
+    def get_queryset(self, *args: Any, **kwargs: Any) -> Any:
+        rows: Any = super().get_queryset(*args, **kwargs)
+        return rows.open(clock.now(rows.db))
+
+
 @admin.register(Breaker)
 class BreakerAdmin(ReadOnlyAdmin):
     """An open breaker is a row; workers remove it when a probe succeeds."""
@@ -156,6 +165,9 @@ class BreakerAdmin(ReadOnlyAdmin):
 
     def matches(self, term: str) -> Q:
         return Q(name=term)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return OpenBreakers
 
     @admin.display(description=_("status"))
     def status(self, breaker: Any) -> Any:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from ..failures import printable
 from ..lifecycle.own import PREFIX
 from ..models import Alert, Breaker, WorkerProcess
 from .looking import MOST, SAMPLE, Look, Observation
+
+#: How long after its time was over a breaker counts as closed, if it was not opened again.
+CLOSED_AFTER = timedelta(minutes=5)
 
 
 def lost_workers(look: Look) -> Iterator[Observation]:
@@ -40,7 +44,9 @@ def open_breakers(look: Look) -> Iterator[Observation]:
     kind = Alert.Rule.BREAKER_OPENED.value
     if not look.policy.of_kind(kind):
         return
-    rows = Breaker.objects.using(look.using).exclude(name__startswith=PREFIX)
+    # A handler that goes on failing is tried and held again: one alert, not one for each time.
+    open = Breaker.objects.using(look.using).open(look.now - CLOSED_AFTER)
+    rows = open.exclude(name__startswith=PREFIX)
     for breaker in rows.order_by("name")[:MOST]:
         yield Observation(
             rule=kind,

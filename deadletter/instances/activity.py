@@ -21,7 +21,7 @@ def finish_activity(message: Claimed, result: Any, *, using: str | None = None) 
 
     Raises: PayloadRejected for a result that JSON cannot carry; LeaseLost. Nothing is stored then.
     """
-    door.checked("result", result)
+    result = door.checked("result", result)
     done = ActivityCompleted(activity_id=message.activity_id or 0, name=message.name, result=result)
 
     def work(tx: Transaction) -> None:

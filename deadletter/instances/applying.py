@@ -12,7 +12,7 @@ from ..lifecycle.posting import Letter
 from ..lifecycle.timeline import note
 from ..lifecycle.transaction import Transaction
 from ..models import Instance, InstanceLogKind, Kind
-from ..payload import accept
+from ..payload import accept, as_stored
 from .run import Call, Child, Complete, Continue, Decision, Fail, Run
 from .starting import begin, deliver_or_refuse, send_started
 
@@ -37,9 +37,9 @@ def apply(
     if run is None:
         endings.save(tx, instance)
         return
-    accept(run.state, field="state", limit=get_settings().payload_limit)
+    text = accept(run.state, field="state", limit=get_settings().payload_limit)
     instance.version = run.version
-    instance.state = run.state
+    instance.state = as_stored(run.state, text)
     instance.is_begun = True
     if failure is not None:
         # What failed stays pending: a retry that reopens the instance must find it waited for.

@@ -9,14 +9,14 @@ from ..exceptions import MessageRejected
 from ..failures import shown
 from ..lifecycle.enqueue import checked_priority
 from ..models.instance import LONGEST_ID
-from ..payload import DEPTH_LIMIT, accept
+from ..payload import DEPTH_LIMIT, accept, as_stored
 from .flows import VERSION
 
 
 def checked(field: str, value: Any) -> Any:
-    """Refuse what JSON cannot carry inside an event, which is one level of it."""
-    accept(value, field=field, limit=get_settings().payload_limit, depth=DEPTH_LIMIT - 1)
-    return value
+    """Return it as it is read back. Refuse what JSON cannot carry in an event, a level of it."""
+    limit = get_settings().payload_limit
+    return as_stored(value, accept(value, field=field, limit=limit, depth=DEPTH_LIMIT - 1))
 
 
 def instance_id(value: object) -> str:

@@ -14,7 +14,7 @@ from ..exceptions import DeadletterError
 from ..failures import ErrorDetails
 from ..models import Instance
 from ..models.instance import LONGEST_ID
-from ..payload import accept
+from ..payload import accept, as_stored
 from . import door
 
 _AT_ONCE = timedelta(0)
@@ -108,7 +108,9 @@ class Run:
     ) -> int:
         """Send an activity; its end comes as ActivityCompleted or ActivityFailed with this id."""
         if headers is not None:
-            accept(dict(headers), field="headers", limit=get_settings().payload_limit)
+            given = dict(headers)
+            limit = get_settings().payload_limit
+            headers = as_stored(given, accept(given, field="headers", limit=limit))
         return self._add(
             Call(
                 activity_id=self._next,

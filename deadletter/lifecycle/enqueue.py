@@ -16,7 +16,7 @@ from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
 from ..failures import shown
 from ..models import Kind, Message, Queue
 from ..models.message import FIRST_PRIORITY, LAST_PRIORITY
-from ..payload import accept
+from ..payload import accept, as_stored
 from .counting import writer
 from .notify import notify_after_commit
 from .storing import Storing, announce_sent, store_one
@@ -76,7 +76,7 @@ def send(
             if not item.delay and item.at is None:
                 notify_after_commit(alias)
             announce_sent(alias, queue, [(rows[0][0], name)])
-            return _row(item, rows[0], alias)
+            return _row(item, values, rows[0], alias)
         target = _queue(queue, alias)
         taken = key and Message.objects.using(alias).filter(queue=target, key=key).first()
         if taken:
@@ -210,7 +210,7 @@ def _queue(name: str, alias: str) -> Queue:
     return found
 
 
-def _row(item: Outgoing, stored: sql.Row, alias: str) -> Message:
+def _row(item: Outgoing, values: dict[str, Any], stored: sql.Row, alias: str) -> Message:
     """Build the row as it was stored, without asking for it again."""
     connection = connections[alias]
     id, queue_id, available_at, expires_at, created_at = stored
@@ -218,8 +218,10 @@ def _row(item: Outgoing, stored: sql.Row, alias: str) -> Message:
         "id": id,
         "queue_id": queue_id,
         "name": item.name,
-        "payload": item.payload,
-        "headers": None if item.headers is None else dict(item.headers),
+        "payload": as_stored(item.payload, values["payload"]),
+        "headers": None
+        if item.headers is None
+        else as_stored(dict(item.headers), values["headers"]),
         "stream": item.stream,
         "key": item.key,
         "priority": item.priority,

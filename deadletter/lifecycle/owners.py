@@ -15,6 +15,7 @@ from ..failures import (
     printable,
 )
 from ..models import Damaged, Instance, InstanceStatus, Kind, Message
+from ..status import FailureReason
 from . import endings
 from .posting import event_letter
 from .transaction import Transaction
@@ -34,6 +35,9 @@ class Dead:
     attempts: int
     max_attempts: int | None
     last_error: str | None
+    #: Why it leaves, as its poison record says.
+    reason: FailureReason = FailureReason.POISON_MESSAGE
+    verdict: str = ""
 
 
 def tell(tx: Transaction, deaths: Sequence[Dead]) -> None:
@@ -163,4 +167,6 @@ def _error(dead: Dead, payload: object) -> ErrorDetails:
         instance=dead.instance,
         execution_id=dead.execution_id,
         message_id=dead.id,
+        reason=dead.reason,
+        verdict=dead.verdict,
     )

@@ -169,6 +169,8 @@ class _Dying:
             attempts=self.attempts,
             max_attempts=self.limit,
             last_error=self.error or self.death.verdict or None,
+            reason=self.death.reason,
+            verdict=self.death.verdict,
         )
 
     def poisoning(self) -> Poisoning:

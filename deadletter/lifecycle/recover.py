@@ -12,7 +12,7 @@ from django.db.models import F
 from django.dispatch import Signal
 
 from .. import points, signals, sql
-from ..models import Message, PoisonRecord, Queue
+from ..models import Message, PoisonRecord, Queue, State
 from ..status import FailureReason, Status
 from . import outcomes, reopening, streams
 from .announce import announce
@@ -141,20 +141,50 @@ def remove(
     return Verdicts(sorted(records), _absent(ids, records)), list(records.values())
 
 
-def hurry(tx: Transaction, message_ids: Iterable[int]) -> Verdicts:
-    """Retry failed messages now instead of at the end of their backoff, with a fresh count."""
+def hurry(tx: Transaction, message_ids: Iterable[int], *, reset: bool = True) -> Verdicts:
+    """
+    Retry messages that were tried before, now instead of at the end of their delay.
+
+    With `reset` they count from 0 again, as every retry by a person does unless told otherwise;
+    without it the next attempt is the one that would have come later.
+    """
 
     def work(tx: Transaction, message: Message, state: str) -> str:
-        if state != "failed":
-            return f"message {message.pk} is {state}; only a failed one can be retried now"
-        _rows(tx, message).update(
-            available_at=tx.time(),
-            attempts=0,
-            status=F("status").bitand(~int(Status.FAILED)),
-        )
+        if problem := why_not_now(message, state):
+            return problem
+        changes: dict[str, Any] = {}
+        if state != State.PENDING:  # what is due keeps its place in the line
+            changes["available_at"] = tx.time()
+        if reset:
+            changes |= _FRESH
+        if changes:
+            _rows(tx, message).update(**changes)
         return ""
 
     return _each_waiting(tx, message_ids, work)
+
+
+#: Everything that counts failures since the last retry by a person.
+_FRESH: dict[str, Any] = {
+    "attempts": 0,
+    "status": F("status").bitand(~int(Status.FAILED)),
+    "reason_counts": None,
+    "unregistered_count": None,
+}
+
+
+def why_not_now(message: Message, state: str) -> str:
+    """Say why a message cannot be retried now; "": it can."""
+    if state == State.ACTIVE:
+        return f"message {message.pk} is active; wait for its worker, or for its lease to end"
+    if state == State.BLOCKED:
+        return (
+            f"message {message.pk} is blocked; retry what holds its stream, or release it to let "
+            "it pass"
+        )
+    if not message.was_tried:
+        return f"message {message.pk} is {state} and was never tried; there is nothing to retry"
+    return ""
 
 
 def let_pass(tx: Transaction, message_ids: Iterable[int]) -> Verdicts:

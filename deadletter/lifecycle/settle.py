@@ -14,7 +14,7 @@ from ..backoff import Backoff
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import LeaseLost, LockNotAvailable
-from ..failures import HISTORY_LIMIT, printable
+from ..failures import GIVEN_UP, HISTORY_LIMIT, PERMANENT, printable
 from ..status import FailureReason, Status
 from . import streams
 from .counting import Subject
@@ -322,7 +322,7 @@ def abandoning(
         written = json.dumps({id: row})
         recorded = tx.run("fail", **holding, rows=written, history_limit=HISTORY_LIMIT)
         if force_poison or (limit is not None and count >= limit):
-            verdict = "given up by its worker" if force_poison else ""
+            verdict = GIVEN_UP if force_poison else ""
             quarantine(tx, [Death(id, verdict=verdict)], by=by)
             return {id: Poisoned(count)}
         streams.wake(tx, streams.touched(recorded))
@@ -349,11 +349,11 @@ def _judge(failure: Failure, attempts: int, limit: int | None) -> Death | None:
     if failure.unlimited:
         limit = None
     if failure.permanent:
-        return Death(failure.id, verdict="failed permanently: its handler said it cannot succeed")
+        return Death(failure.id, verdict=f"{PERMANENT}: its handler said it cannot succeed")
     if failure.reason in get_settings().permanent_reasons:
         return Death(
             failure.id,
-            verdict=f"failed permanently: {failure.reason.name} is in PERMANENT_REASONS",
+            verdict=f"{PERMANENT}: {failure.reason.name} is in PERMANENT_REASONS",
         )
     if limit is not None and attempts >= limit:
         return Death(failure.id, max_attempts=failure.max_attempts)

@@ -71,7 +71,9 @@ def _read_depths(using: str) -> Depths:
     now = clock.now(using)
     alive = WorkerProcess.objects.using(using).filter(seen_at__gte=now - timedelta(seconds=ALIVE))
     served = list(alive.values_list("queues", flat=True))
-    breakers = Breaker.objects.using(using).order_by("name").values_list("name", flat=True)
+    breakers = (
+        Breaker.objects.using(using).open(now).order_by("name").values_list("name", flat=True)
+    )
     stuck = _count(Instance.objects.using(using).stuck())
     found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
     queues = Queue.objects.using(using).order_by("name")

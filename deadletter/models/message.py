@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models.functions import Left, Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
@@ -18,6 +18,10 @@ from .queue import Queue
 
 #: The range of priorities: what has the lowest number is claimed first.
 FIRST_PRIORITY, LAST_PRIORITY = -100, 100
+
+
+#: Characters of an error in a list.
+ERROR_START = 200
 
 
 class Kind(models.TextChoices):
@@ -62,6 +66,10 @@ class MessageQuerySet(models.QuerySet["Message"]):
     def light(self) -> MessageQuerySet:
         """Leave out what lists never show and what may be large or damaged."""
         return self.defer("payload", "headers", "history", "error", "death")
+
+    def with_error_start(self) -> MessageQuerySet:
+        """Add `error_start`: as much of the error as a line of a list has room for."""
+        return self.annotate(error_start=Left("error", ERROR_START))
 
 
 class Message(models.Model):
@@ -209,6 +217,14 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} #{self.id}"
+
+    @property
+    def was_tried(self) -> bool:
+        """True if an attempt of it failed or was given up."""
+        # An abandoned message has no FAILED bit, and without a text no reason; one that nobody
+        # knew the name of has no attempts.
+        is_marked = bool(self.status & Status.FAILED)
+        return is_marked or self.attempts > 0 or self.failure_reason is not None
 
     def state(self, now: datetime) -> str:
         """Say in a person's word what this message is doing."""

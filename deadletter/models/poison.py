@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import Q
@@ -16,6 +16,7 @@ from ..failures import (
     Orchestration,
     Plain,
 )
+from ..status import FailureReason
 from .fields import Damaged, JSONTextField, MomentField
 from .message import REASONS, Kind
 
@@ -131,12 +132,26 @@ class PoisonRecord(models.Model):
 
     @property
     def error_details(self) -> ErrorDetails:
+        """Why it died, as a value: what, whose, how often tried, and the message itself."""
         return ErrorDetails.Poison(
             attempts=self.attempts,
             max_attempts=self.max_attempts,
             last_error=self.last_error,
             message_type=self._message_type(),
+            instance=self.instance,
+            execution_id=self.execution_id,
+            message_id=self.message_id,
+            message=self._message(),
+            reason=FailureReason.read(self.reason),
+            verdict=self.verdict,
         )
+
+    def _message(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in ("queue", "name", "kind", "stream", "key")}
+        for name in ("payload", "headers"):
+            value = getattr(self, name)
+            found[name] = value.text if isinstance(value, Damaged) else value
+        return {"id": self.message_id, **found}
 
     def _message_type(self) -> MessageType:
         if isinstance(self.payload, Damaged):

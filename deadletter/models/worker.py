@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import ClassVar
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -65,8 +68,19 @@ class WorkerDeath(models.Model):
         return self.name
 
 
+class BreakerQuerySet(models.QuerySet["Breaker"]):
+    def open(self, now: datetime) -> BreakerQuerySet:
+        """Narrow to names that are held back now."""
+        return self.filter(until__gt=now)
+
+
 class Breaker(models.Model):
-    """A message name that is held back because its handler keeps failing."""
+    """
+    A message name that is held back because its handler keeps failing.
+
+    The row outlives `until`: from then on the next message is tried, and its success removes the
+    row. A name that nothing is sent to has no next message, so its row stays.
+    """
 
     name = models.CharField(_("message name"), max_length=200, unique=True)
     failures = models.PositiveIntegerField(_("consecutive failures"))
@@ -74,6 +88,8 @@ class Breaker(models.Model):
     opened_at = MomentField(_("opened at"))
     until = MomentField(_("held until"))
     opened_by = models.CharField(_("opened by"), max_length=200)
+
+    objects: ClassVar[BreakerQuerySet] = BreakerQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
         db_table = "deadletter_breaker"

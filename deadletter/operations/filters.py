@@ -27,8 +27,8 @@ class PoisonFilter:
     name: str | None = None
     kind: str | None = None
     instance: str | None = None
-    #: Why it was quarantined, or what its last failure was.
-    reason: int | None = None
+    #: Why it was quarantined, or what its last failure was; may be given by its name.
+    reason: int | str | None = None
     fingerprint: str | None = None
     exception: str | None = None
     stream: str | None = None
@@ -40,6 +40,9 @@ class PoisonFilter:
     up_to: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.reason, str):
+            # Frozen: this is the only moment at which a field may be written.
+            object.__setattr__(self, "reason", as_reason(self.reason))
         for key, value in asdict(self).items():
             if isinstance(value, str):
                 _check_text(key, value)
@@ -106,7 +109,7 @@ def _read(key: str, value: Any) -> Any:
     if key in ("since", "until"):
         return value if isinstance(value, datetime) else _moment(key, str(value))
     if key == "reason":
-        return _reason(value)
+        return as_reason(value)
     if key == "up_to":
         return _number(key, value)
     return str(value)
@@ -142,8 +145,9 @@ def _moment(key: str, text: str) -> datetime:
     return found
 
 
-def _reason(value: Any) -> int:
-    text = str(value)
+def as_reason(value: Any) -> int:
+    """Read a FailureReason, its number or its name, in any case. Raises ValueError."""
+    text = str(int(value)) if isinstance(value, int) else str(value)
     # isascii: "²" and other digits are decimal to Python, or nearly.
     if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) in set(FailureReason):
         return int(text)

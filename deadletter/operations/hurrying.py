@@ -9,26 +9,44 @@ from .. import clock
 from ..lifecycle import recover
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, Message, State
+from ..status import FailureReason, Status
 from . import audit
-from .acting import PIECE, after_pieces, alias_of, step
+from .acting import PIECE, Verb, after_pieces, alias_of, step
 from .bulk import Progress, Total
+from .filters import as_reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageFilter:
-    """Every field narrows; None leaves it open."""
+    """
+    Every field narrows; None leaves it open. `kind` and `reason` have no index.
+
+    Raises ValueError for a reason that does not exist.
+    """
 
     queue: str | None = None
     name: str | None = None
     kind: str | None = None
     instance: str | None = None
     stream: str | None = None
+    #: What its last failure was: a FailureReason, its number or its name.
+    reason: FailureReason | int | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            # Frozen: this is the only moment at which a field may be written.
+            object.__setattr__(self, "reason", as_reason(self.reason))
 
     def messages(self, state: str, using: str) -> Any:
         """Return the messages in a state, oldest first, without their payloads."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
         if "queue" in given:
             given["queue__name"] = given.pop("queue")
+        if "reason" in given:
+            given["failure_reason"] = given.pop("reason")
+        if state == State.FAILED:
+            # Implied by the bit, and unlike it known to an index.
+            given["status__gte"] = int(Status.FAILED)
         rows = Message.objects.using(using).light().select_related("queue").order_by("pk")
         return rows.in_state(state, clock.now(using)).filter(**given)
 
@@ -39,21 +57,27 @@ def retry_failed(
     by: str | None = None,
     why: str = "",
     limit: int | None = None,
+    reset: bool = True,
     progress: Progress | None = None,
     using: str | None = None,
 ) -> Total:
     """
     Retry failed messages now instead of at the end of their backoff, oldest first.
 
-    What was sent after the call began is left to its own backoff, so a handler that goes on failing
-    cannot make it run for ever.
+    Their attempts are counted from 0 again, unless `reset` is False. What was sent after the call
+    began is left to its own backoff, so a handler that goes on failing cannot make it run for ever.
     """
     alias = alias_of(using)
     newest = Message.objects.using(alias).order_by("-pk").values_list("pk", flat=True).first() or 0
     selection = {key: value for key, value in asdict(wanted).items() if value is not None}
     opening = audit.Opening(
-        act=Act.RETRY_NOW, by=by, why=why, selection={**selection, "state": "failed"}
+        act=Act.RETRY_NOW,
+        by=by,
+        why=why,
+        selection={**selection, "state": "failed"},
+        detail=in_detail(reset),
     )
+    verb = _hurry(reset)
     total, entry, after, looked_at = Total(), None, 0, 0
 
     def piece(tx: Transaction) -> tuple[list[int], recover.Verdicts, AuditEntry | None]:
@@ -62,7 +86,7 @@ def retry_failed(
         ids = list(rows.values_list("pk", flat=True)[:size])
         if not ids:
             return ids, recover.Verdicts(), entry
-        return ids, *step(tx, opening, _hurry, ids, start=looked_at, entry=entry)
+        return ids, *step(tx, opening, verb, ids, start=looked_at, entry=entry)
 
     while limit is None or looked_at < limit:
         with after_pieces(total.done):
@@ -76,5 +100,10 @@ def retry_failed(
     return total
 
 
-def _hurry(tx: Transaction, ids: list[int], start: int) -> tuple[recover.Verdicts, None]:
-    return recover.hurry(tx, ids), None
+def in_detail(reset: bool) -> dict[str, bool]:
+    """Return what the audit entry says beside who, which and why: only what is not the rule."""
+    return {} if reset else {"reset": False}
+
+
+def _hurry(reset: bool) -> Verb:
+    return lambda tx, ids, start: (recover.hurry(tx, ids, reset=reset), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,10 @@ from .. import clock
 from ..lifecycle import recover
 from ..lifecycle.transaction import Transaction
 from ..models import Act, Message, PoisonRecord, State
+from ..status import FailureReason
 from . import audit
 from .acting import PIECE, alias_of, carry_out, several
-from .hurrying import MessageFilter
+from .hurrying import MessageFilter, in_detail
 from .poison import AS_IT_WAS, Removal, Retrial, retry_poison
 
 
@@ -35,11 +36,14 @@ def list_messages(
     kind: str | None = None,
     instance: str | None = None,
     stream: str | None = None,
+    reason: FailureReason | int | str | None = None,
     limit: int | None = None,
     using: str | None = None,
 ) -> list[Message]:
     """List messages in one state, oldest first, without their payloads."""
-    wanted = MessageFilter(queue=queue, name=name, kind=kind, instance=instance, stream=stream)
+    wanted = MessageFilter(
+        queue=queue, name=name, kind=kind, instance=instance, stream=stream, reason=reason
+    )
     return list(wanted.messages(state, alias_of(using))[:limit])
 
 
@@ -68,13 +72,15 @@ def retry_messages(
     payload: Any = AS_IT_WAS,
     rate: float | None = None,
     literal: bool = False,
+    reset: bool = True,
     using: str | None = None,
 ) -> Retrial:
     """
-    Retry messages by their own ids: the dead as `retry_poison` does, the failed as `retry_now`.
+    Retry messages by their own ids: the dead as `retry_poison` does, the others as `retry_now`.
 
-    A message in any other state is refused, naming the state. `queue`, `payload` and `rate` are for
-    the dead: with one of them a failed message is refused. `literal` as for `retry_poison`.
+    What `retry_now` refuses is refused. `queue`, `payload` and `rate` are for the dead: with one of
+    them all others are refused. `reset=False` is for the others: with it the dead are refused,
+    whose count always starts again. `literal` as for `retry_poison`.
     """
     wanted = several(message_ids)
     alias = alias_of(using)
@@ -84,12 +90,20 @@ def retry_messages(
         rows = PoisonRecord.objects.using(alias).filter(message_id__in=piece)
         dead |= dict(rows.values_list("pk", "message_id"))
     buried = set(dead.values())
-    found = retry_poison(
-        list(dead), by, queue, payload, rate, why=why, literal=literal, using=alias
-    )
+    if reset:
+        found = retry_poison(
+            list(dead), by, queue, payload, rate, why=why, literal=literal, using=alias
+        )
+    else:
+        found = Retrial(
+            refused={
+                id: f"message {message_id} is dead; a retry of the dead counts from 0 again"
+                for id, message_id in dead.items()
+            }
+        )
     others = [id for id in wanted if id not in buried]
     if queue is None and rate is None and payload is AS_IT_WAS:
-        hurried = retry_now(others, by=by, why=why, using=alias)
+        hurried = retry_now(others, by=by, why=why, reset=reset, using=alias)
     else:
         known = {id: place for id in others if (place := whereabouts(id, using=alias)) is not None}
         hurried = Retrial(
@@ -112,14 +126,21 @@ def retry_now(
     *,
     by: str | None = None,
     why: str = "",
+    reset: bool = True,
     using: str | None = None,
 ) -> Retrial:
     """
-    Retry failed messages now instead of at the end of their backoff, with a fresh count.
+    Retry messages that were tried before, now instead of at the end of their delay.
 
-    A message in any other state is refused, naming the state.
+    For what failed, what was abandoned, and what is due again. Attempts are counted from 0 again;
+    with `reset=False` the count goes on, so that the message has only the attempts it had left.
+    What is blocked, in a worker, or was never tried is refused, each with its reason.
     """
-    found = _act(Act.RETRY_NOW, recover.hurry, message_ids, by, why, using)
+
+    def work(tx: Transaction, ids: list[int]) -> recover.Verdicts:
+        return recover.hurry(tx, ids, reset=reset)
+
+    found = _act(Act.RETRY_NOW, work, message_ids, by, why, using, detail=in_detail(reset))
     return Retrial(found.done, found.missing, found.refused, found.entry_id)
 
 
@@ -168,9 +189,13 @@ def _act(
     by: str | None,
     why: str,
     using: str | None,
+    *,
+    detail: Mapping[str, Any] | None = None,
 ) -> Verdicts:
     ids = several(message_ids)
-    opening = audit.Opening(act=act, by=by, why=why, selection=audit.of_ids(ids))
+    opening = audit.Opening(
+        act=act, by=by, why=why, selection=audit.of_ids(ids), detail=detail or {}
+    )
 
     def work(tx: Transaction, piece: list[int], start: int) -> tuple[recover.Verdicts, None]:
         return verb(tx, piece), None

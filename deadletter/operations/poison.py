@@ -48,7 +48,7 @@ def list_poison(
     instance: str | None = None,
     name: str | None = None,
     kind: str | None = None,
-    reason: FailureReason | int | None = None,
+    reason: FailureReason | int | str | None = None,
     since: datetime | None = None,
     limit: int | None = None,
     *,

@@ -89,7 +89,7 @@ def stats(*, using: str | None = None) -> Stats:
     by_status = Instance.objects.using(alias).order_by("status").values("status")
     found.instances = {row["status"]: row["n"] for row in by_status.annotate(n=Count("pk"))}
     found.stuck = Instance.objects.using(alias).stuck().count()
-    found.breakers = dict(Breaker.objects.using(alias).values_list("name", "until"))
+    found.breakers = dict(Breaker.objects.using(alias).open(now).values_list("name", "until"))
     return found
 
 
@@ -98,13 +98,15 @@ def poison_candidates(
 ) -> list[Message]:
     """List failed messages that were tried this often and wait for another try, worst first."""
     alias = using or router.db_for_write(Message)
-    rows = _candidates(alias, attempts).light().select_related("queue")
+    rows = _candidates(alias, attempts).light().with_error_start().select_related("queue")
     return list(rows.order_by("-attempts", "created_at", "pk")[:limit])
 
 
 def _candidates(alias: str, attempts: int) -> Any:
     failed = Message.objects.using(alias).alias(bit=_FAILED_BIT)
-    return failed.filter(bit__gt=0, attempts__gte=attempts, available_at__isnull=False)
+    # The second is implied by the bit, and unlike it known to an index.
+    failed = failed.filter(bit__gt=0, status__gte=int(Status.FAILED))
+    return failed.filter(attempts__gte=attempts, available_at__isnull=False)
 
 
 def _states(now: datetime) -> dict[str, Any]:

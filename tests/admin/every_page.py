@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import Model
@@ -75,7 +76,8 @@ def hostile_rows(now: Any) -> dict[str, Model]:
         ),
         "instance": _instance(now),
         "breaker": Breaker.objects.create(
-            name=HOSTILE, failures=3, error=HOSTILE, opened_at=now, until=now, opened_by=HOSTILE
+            name=HOSTILE, failures=3, error=HOSTILE, opened_by=HOSTILE,
+            opened_at=now, until=now + timedelta(minutes=1),
         ),
     }  # fmt: skip
 

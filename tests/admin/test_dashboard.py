@@ -114,7 +114,12 @@ def test_the_verdict_names_what_stands_still_first(admin_client, clock, works, p
     works(queues=["ledger"])
     works("gone", seen=600)
     Breaker.objects.create(
-        name="mail", failures=5, error="no", opened_at=clock.now, until=clock.now, opened_by="w1"
+        name="mail",
+        failures=5,
+        error="no",
+        opened_at=clock.now,
+        until=clock.now + timedelta(minutes=1),
+        opened_by="w1",
     )
 
     assert findings(admin_client) == [
@@ -293,7 +298,12 @@ def test_nothing_is_inline_and_hostile_text_is_escaped(
     PoisonRecord.objects.update(name=SCRIPT, exception=SCRIPT, frame=f"a\u202eb{SCRIPT}")
     works(SCRIPT, queues=[SCRIPT, "default"])
     Breaker.objects.create(
-        name=SCRIPT, failures=5, error=SCRIPT, opened_at=clock.now, until=clock.now, opened_by="x"
+        name=SCRIPT,
+        failures=5,
+        error=SCRIPT,
+        opened_at=clock.now,
+        until=clock.now + timedelta(minutes=1),
+        opened_by="x",
     )
     Queue.objects.filter(name="default").update(name=f"{SCRIPT}\u202e")
     Count.objects.update(queue=SCRIPT, name=SCRIPT)

@@ -105,7 +105,12 @@ def story(clock) -> None:
         running=[{"id": 1}],
     )
     Breaker.objects.create(
-        name="mail", failures=5, error="no", opened_at=now, until=now, opened_by="w1"
+        name="mail",
+        failures=5,
+        error="no",
+        opened_at=now,
+        until=now + timedelta(minutes=1),
+        opened_by="w1",
     )
 
 

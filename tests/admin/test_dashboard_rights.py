@@ -62,7 +62,7 @@ def incident(clock, poisoned) -> None:
         failures=5,
         error="no",
         opened_at=now - timedelta(hours=1),
-        until=now,
+        until=now + timedelta(minutes=1),
         opened_by="w1",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -97,7 +98,11 @@ def rows(db: None, clock: Any) -> dict[str, Any]:
         opened_at=clock.now, last_at=clock.now, detail={"exception": "CardRefused"},
     )  # fmt: skip
     breaker = Breaker.objects.create(
-        name="pay", until=clock.now, failures=5, error=error["text"], opened_at=clock.now
+        name="pay",
+        until=clock.now + timedelta(minutes=1),
+        failures=5,
+        error=error["text"],
+        opened_at=clock.now,
     )
     wanted = operations.PoisonFilter(text=SECRET)
     entry = AuditEntry.objects.create(at=clock.now, act="retry", selection=wanted.as_dict())
@@ -118,7 +123,7 @@ PAGES = {
     "poisonrecord/{poison}/retry/": False,
     "poisonrecord/{poison}/remove/": False,
     "poisonrecord/bulk/retry/": True,
-    "message/": False,
+    "message/": True,
     "message/{message}/change/": True,
     "message/act/remove/?ids={message}": False,
     "instance/": True,

@@ -83,7 +83,7 @@ def test_the_list_shows_the_latest_activity_first_and_why_one_failed(
     html = admin_client.get(url("instance")).content.decode()
 
     assert html.index("order-18") < html.index("order-17")
-    assert "poison: activity charge#1 exceeded 1 attempts (max 5)" in html
+    assert "poison: activity charge#1 failed permanently at attempt 1 (max 5)" in html
     assert "is-failed" in html
     assert "is-running" in html
 
@@ -152,7 +152,7 @@ def test_a_failed_instance_says_why_and_what_brings_it_back(admin_client: Client
 
     html = admin_client.get(page("order-17")).content.decode()
 
-    assert "poison: activity charge#1 exceeded 1 attempts (max 5)" in html
+    assert "poison: activity charge#1 failed permanently at attempt 1 (max 5)" in html
     assert "the card has expired" in html
     assert f"When message {record.message_id} is retried, it is reopened" in html
     assert url("poisonrecord", "retry", record.pk) in html

@@ -53,7 +53,7 @@ def test_a_failed_message_is_retried_now(admin_client: Client, failed, counts) -
     other = failed("other")
 
     page = admin_client.get(act_url("retry-now", message)).content.decode()
-    assert "1 failed message becomes due at once" in page
+    assert "1 message becomes due at once" in page
     assert counts() == {"failed": 2}
     response = answer("retry-now", admin_client, message, why="the bug is fixed")
 
@@ -71,20 +71,52 @@ def test_a_failed_message_is_retried_now(admin_client: Client, failed, counts) -
     assert LogEntry.objects.get().get_change_message() == "Retry now: the bug is fixed"
 
 
-def test_what_is_not_failed_is_named_and_left_alone(admin_client: Client, failed) -> None:
+def test_what_was_never_tried_is_named_and_left_alone(admin_client: Client, failed) -> None:
     message = failed("wanted")
     due = send("due")
 
     page = admin_client.get(act_url("retry-now", due, message)).content.decode()
     response = answer("retry-now", admin_client, due, message)
 
-    assert "It is pending; only a failed message can be retried now." in page
+    assert "It is pending and was never tried: there is nothing to retry." in page
     assert f'name="ids" value="{message.pk}"' in page
-    why = "It is pending; only a failed message can be retried now."
+    why = "It is pending and was never tried: there is nothing to retry."
     assert told(response) == [
         "1 message is due now.",
         f"Message {due.pk} was left alone: {why}",
     ]
+
+
+@pytest.mark.parametrize("given", [{}, {"keep_attempts": "on"}])
+def test_the_number_of_attempts_can_be_kept(admin_client: Client, failed, counts, given) -> None:
+    message = failed()
+
+    page = admin_client.get(act_url("retry-now", message)).content.decode()
+    assert '<input type="checkbox" id="id_keep_attempts" name="keep_attempts">' in page
+    assert "keep_attempts" not in admin_client.get(act_url("remove", message)).content.decode()
+    answer("retry-now", admin_client, message, **given)
+
+    message.refresh_from_db()
+    assert counts() == {"pending": 1}
+    assert message.attempts == (1 if given else 0)
+
+
+def test_what_was_abandoned_and_what_is_due_again_are_retried_now(
+    admin_client: Client, clock, failed, counts
+) -> None:
+    due = failed()
+    clock.advance(60)
+    given_up = send("mail", priority=-1)
+    token = lifecycle.claim(limit=1).token
+    lifecycle.abandon(token, given_up.pk, delay=600, error="gave up")
+    assert counts() == {"pending": 1, "scheduled": 1}
+
+    assert "Retry now" in admin_client.get(url("message", "change", given_up.pk)).content.decode()
+    response = answer("retry-now", admin_client, due, given_up)
+
+    assert told(response) == ["2 messages are due now."]
+    assert counts() == {"pending": 2}
+    assert set(Message.objects.values_list("attempts", flat=True)) == {0}
 
 
 def test_a_blocked_message_is_released_by_name(admin_client: Client, policy, counts) -> None:

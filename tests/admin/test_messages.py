@@ -7,10 +7,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from deadletter import lifecycle, send
+from deadletter import FailureReason, lifecycle, send
 from deadletter.admin import MessageAdmin, readonly
 from deadletter.lifecycle import Failure
 from deadletter.models import Message, Queue
+from tests.operations.making import failed
 
 from .conftest import SCRIPT, url
 
@@ -95,7 +96,9 @@ def test_a_search_that_fits_nothing_finds_nothing(admin_client: Client, db, term
     assert shown_ids(response) == []
 
 
-def test_the_list_selects_neither_payload_nor_history(admin_client: Client, db) -> None:
+def test_the_list_selects_no_payload_no_history_and_the_start_of_errors(
+    admin_client: Client, db
+) -> None:
     for n in range(3):
         send("mail", {"n": n}, headers={"h": 1})
 
@@ -106,8 +109,11 @@ def test_the_list_selects_neither_payload_nor_history(admin_client: Client, db) 
 
     listed = [q["sql"] for q in queries if '"deadletter_message"' in q["sql"]]
     assert listed
-    for column in ("payload", "headers", "history", "error"):
+    for column in ("payload", "headers", "history"):
         assert not [sql for sql in listed if f'"deadletter_message"."{column}"' in sql]
+    errors = [sql for sql in listed if '"deadletter_message"."error"' in sql]
+    assert errors
+    assert all(sql.count('"error"') == 1 and '."error", ' in sql for sql in errors)
 
 
 def test_the_list_asks_the_same_number_of_queries_for_any_number_of_rows(
@@ -261,3 +267,45 @@ def test_filters_do_not_count_what_they_would_find(admin_client: Client, db) -> 
 
     assert "Show counts" not in html
     assert len([q for q in queries if "COUNT(" in q["sql"]]) == 1
+
+
+@pytest.fixture
+def two_failed(clock) -> tuple[Message, Message]:
+    reasons = (FailureReason.TRANSPORT_UNAVAILABLE, FailureReason.TIMEOUT_EXCEEDED)
+    down, slow = (failed(reason=reason, error=f"OSError: card {reason:d}") for reason in reasons)
+    return down, slow
+
+
+def test_the_list_shows_reason_and_error(admin_client: Client, two_failed) -> None:
+    page = admin_client.get(url("message"), {"state": "failed"}).content.decode()
+
+    assert '<td class="field-reason">transport unavailable</td>' in page
+    assert '<td class="field-error_start">OSError: card 1</td>' in page
+
+
+def test_the_list_shows_only_the_class_to_who_may_not_read_errors(login, two_failed) -> None:
+    page = login("view_message").get(url("message")).content.decode()
+
+    assert '<td class="field-reason">transport unavailable</td>' in page
+    assert '<td class="field-hidden_error_start">OSError</td>' in page
+    assert "card" not in page
+
+
+@pytest.mark.parametrize("state", [{}, {"state": "failed"}])
+@pytest.mark.parametrize("reason", ["transport_unavailable", "TRANSPORT_UNAVAILABLE", "nonsense"])
+def test_the_list_is_narrowed_to_a_reason(admin_client, two_failed, reason, state) -> None:
+    send("mail")
+
+    response = admin_client.get(url("message"), {"reason": reason} | state)
+
+    expected = [] if reason == "nonsense" else [two_failed[0].pk]
+    assert shown_ids(response) == expected
+
+
+def test_a_reason_without_the_failed_mark_is_found_by_its_state(admin_client, clock) -> None:
+    message = send("mail")
+    token = lifecycle.claim(limit=1).token
+    lifecycle.abandon(token, message.pk, delay=600, error="gave up")
+
+    given = {"state": "scheduled", "reason": "unknown"}
+    assert shown_ids(admin_client.get(url("message"), given)) == [message.pk]

@@ -297,6 +297,17 @@ def test_an_open_breaker_is_told_until_it_closes(clock, rules, decide):
     assert decide(30).recovered == ["breaker_opened:mail"]
 
 
+def test_a_breaker_that_nothing_closes_is_over_some_time_after_its_time(clock, rules, decide):
+    rules(breaker_opened=True, recover_after=30)
+    Breaker.objects.create(
+        name="mail", failures=10, error="refused", opened_at=clock.now, until=clock.now
+    )
+    assert decide().raised == ["breaker_opened:mail"]
+    assert decide(284).recovered == []  # the probe may fail, and it is held again
+
+    assert decide(31).recovered == ["breaker_opened:mail"]
+
+
 def test_work_in_a_queue_that_no_worker_serves_is_told(clock, rules, decide, policy):
     policy("orders")
     rules(unserved_queue={"after": 60}, recover_after=30)

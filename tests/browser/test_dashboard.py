@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -132,7 +133,12 @@ def test_it_fits_whatever_things_are_called(open_page, site, options) -> None:
     now = timezone.now()
     die(long, {}, error=f"{long}: {long}")
     Breaker.objects.create(
-        name=long, failures=3, error=long, opened_at=now, until=now, opened_by=long
+        name=long,
+        failures=3,
+        error=long,
+        opened_at=now,
+        until=now + timedelta(minutes=1),
+        opened_by=long,
     )
     page: Page = open_page(superuser=True, **options)
     for window in ("hour", "day", "week"):

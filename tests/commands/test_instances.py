@@ -67,7 +67,7 @@ def test_one_is_shown_with_its_error_its_log_and_its_poison(cli, orders) -> None
     shown = cli("instance", "show", "order-1")
     found = cli("instance", "show", "order-1", "--format", "json").json
 
-    assert "poison: activity charge#1 exceeded 1 attempts (max 5)" in shown.out
+    assert "poison: activity charge#1 failed permanently at attempt 1 (max 5)" in shown.out
     assert "the card has expired" in shown.out
     assert "tok_1" not in shown.out
     assert [event["event"] for event in found["events"]] == [

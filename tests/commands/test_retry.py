@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from deadletter import operations, send
+from deadletter import FailureReason, operations, send
 from deadletter.lifecycle import claim
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
 from deadletter.operations import hurrying
@@ -63,7 +63,7 @@ def test_messages_are_retried_by_their_own_ids_whether_dead_or_failed(cli, clock
 
 
 @pytest.mark.parametrize("state", ["pending", "scheduled", "active"])
-def test_what_is_neither_dead_nor_failed_is_refused_by_its_state(cli, clock, counts, state):  # E8
+def test_what_was_never_tried_or_is_active_is_refused_by_its_state(cli, clock, counts, state):  # E8
     message = send("mail", delay=60 if state == "scheduled" else None)
     if state == "active":
         claim()
@@ -71,9 +71,7 @@ def test_what_is_neither_dead_nor_failed_is_refused_by_its_state(cli, clock, cou
     result = cli("retry", "--message", message.id, "--yes")
 
     assert result.code == 1
-    assert (
-        f"{message.id}: refused: message {message.id} is {state}; only a failed one" in result.out
-    )
+    assert f"{message.id}: refused: message {message.id} is {state}" in result.out
     assert counts() == {state: 1}
 
 
@@ -402,3 +400,58 @@ def test_a_dry_run_says_when_only_hidden_values_change(cli, clock, counts):
 
     assert "nothing but hidden values changes" in result.out
     assert "5500" not in result.out + result.err
+
+
+def test_failed_messages_are_retried_by_their_reason(cli, clock, counts):
+    down = failed(reason=FailureReason.TRANSPORT_UNAVAILABLE, error="no route to host")
+    other = failed(reason=FailureReason.TIMEOUT_EXCEEDED, error="took too long")
+
+    listed = cli("list", "--state", "failed", "--reason", "transport_unavailable")
+    dry = cli("retry", "--failed", "--reason", "TRANSPORT-UNAVAILABLE", "--dry-run")
+    result = cli("retry", "--failed", "--reason", "Transport_Unavailable", "--yes")
+
+    assert listed.column("message") == [str(down.pk)]
+    assert dry.lines[-1] == "1 would be retried; nothing was changed"
+    assert "no route to host" in dry.out
+    assert (result.code, result.lines[0]) == (0, "retried 1 of 1")
+    assert counts() == {"pending": 1, "failed": 1}
+    assert Message.objects.get(pk=other.pk).attempts == 1
+    assert cli("retry", "--failed", "--reason", "bad_luck", "--yes").code == 2
+
+
+def test_lists_of_failed_messages_show_reason_and_error(cli, clock):
+    failed(reason=FailureReason.TRANSPORT_UNAVAILABLE, error="no route to host" + "!" * 9_000)
+    send("mail", delay=60)
+
+    table = cli("list", "--state", "failed")
+    [row] = cli("list", "--state", "failed", "--format", "json").json
+    [other] = cli("list", "--state", "scheduled", "--format", "json").json
+
+    assert table.lines[0].split()[-2:] == ["reason", "error"]
+    assert "transport_unavailable  no route to host!!!" in table.lines[1]
+    assert (row["failure_reason"], len(row["error"])) == ("TRANSPORT_UNAVAILABLE", 200)
+    assert (other["failure_reason"], other["error"]) == (None, None)
+
+
+@pytest.mark.parametrize("which", [["--failed"], ["--message", "1"]])
+def test_now_without_counting_from_0_again(cli, clock, counts, which):
+    message = failed()
+    if which[0] == "--message":
+        which = ["--message", message.pk]
+
+    result = cli("retry", *which, "--keep-attempts", "--yes")
+
+    assert (result.code, counts()) == (0, {"pending": 1})
+    assert Message.objects.get().attempts == 1
+    assert AuditEntry.objects.get().detail == {"reset": False}
+
+
+def test_the_dead_cannot_keep_their_count(cli, clock, counts):
+    record = dead()
+
+    for which in ([record.pk], ["--all"], ["--name", "mail"]):
+        result = cli("retry", *which, "--keep-attempts", "--yes")
+        assert (result.code, counts()) == (2, {"dead": 1})
+        assert "--keep-attempts is for --failed and --message" in result.err
+    assert cli("retry", "--message", record.message_id, "--keep-attempts", "--yes").code == 1
+    assert counts() == {"dead": 1}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from uuid import UUID
 
 import pytest
+from django.utils.functional import lazy, lazystr
 
 from deadletter import MessageRejected, Outgoing, PayloadRejected, UnknownQueue, send, send_many
 from deadletter.durations import EARLIEST, LATEST
@@ -45,11 +45,12 @@ BAD_PAYLOADS = {
     "a million nothings": ([None] * 1_000_000, "larger than 262,144 bytes"),
     "bytes": (b"abc", "bytes is not JSON"),
     "a set": ({1, 2}, "set is not JSON"),
-    "a datetime": (datetime(2024, 1, 1, tzinfo=UTC), "datetime is not JSON"),
-    "a date": ([date(2024, 1, 1)], "date is not JSON"),
-    "a timedelta": (timedelta(1), "timedelta is not JSON"),
-    "a decimal": (Decimal("1.5"), "Decimal is not JSON"),
-    "a UUID": (UUID(int=1), "UUID is not JSON"),
+    "a time with a zone": ({"at": time(9, tzinfo=UTC)}, "time cannot be sent: .*timezone-aware"),
+    "a decimal NaN": ([Decimal("NaN")], "JSON has no NaN"),
+    "a decimal infinity": ({"a": Decimal("-Infinity")}, "JSON has no -Infinity"),
+    "a decimal of 300,000 digits": (Decimal("1" * 300_000), "larger than 262,144 bytes"),
+    "a lazy NUL": ({"a": lazystr("\x00")}, "NUL character"),
+    "a lazy text that fails": ([lazy(lambda: 1 // 0, str)()], "cannot be sent: .*division"),
     "an object": (object(), "object is not JSON"),
     "an object without a repr": (NoRepr(), "NoRepr is not JSON"),
     "a number as key": ({1: 2}, "keys must be text, not int"),

@@ -22,7 +22,7 @@ from deadletter import (
     start,
     testing,
 )
-from deadletter.failures import Activity, FailedDeserialization, Orchestration
+from deadletter.failures import PERMANENT, Activity, FailedDeserialization, Orchestration
 from deadletter.instances import flows, take_turn
 from deadletter.lifecycle import owners, quarantine
 from deadletter.models import Instance, InstanceEvent, OnPoison, PoisonRecord
@@ -63,6 +63,7 @@ def the_error(instance: str = "o", **changes) -> ErrorDetails:
         "instance": instance,
         "execution_id": 1,
         "message_id": PoisonRecord.objects.get().message_id,
+        "verdict": PERMANENT,
     }
     return ErrorDetails.Poison(**(given | changes))
 
@@ -85,7 +86,7 @@ def test_a_poisoned_activity_tells_its_flow(clock, flow, handles, counts):
 
     [failed] = heard
     assert (failed.activity_id, failed.name, failed.error) == (1, "charge", the_error())
-    assert failed.error.text == "poison: activity charge#1 exceeded 1 attempts (max 5)"
+    assert failed.error.text == "poison: activity charge#1 failed permanently at attempt 1 (max 5)"
     assert (failed.error.category, failed.error.is_retryable) == ("poison", False)
     assert instance_status("o").output == "sorry"
     assert counts() == {"dead": 1}
@@ -249,7 +250,9 @@ def test_a_damaged_event_fails_alone_and_then_its_instance(
     kind = instance_status("o").error_details.message_type
     assert isinstance(kind, FailedDeserialization if payload[0:9] == '{"event"' else Orchestration)
     assert standing("other")[0] == "failed"  # of its own activity
-    assert standing("other")[1] == "poison: activity charge#1 exceeded 1 attempts (max 2)"
+    assert (
+        standing("other")[1] == "poison: activity charge#1 failed permanently at attempt 1 (max 2)"
+    )
 
 
 def test_poison_while_other_messages_of_the_instance_run(clock, flow, handles, counts):  # A22
@@ -291,7 +294,8 @@ def test_the_owner_hears_of_it_wherever_the_dead_go(clock, family, policy, stand
 
     testing.drain(["default"])
 
-    assert standing("o") == ("failed", "poison: activity charge#1 exceeded 1 attempts (max 5)")
+    text = "poison: activity charge#1 failed permanently at attempt 1 (max 5)"
+    assert standing("o") == ("failed", text)
 
 
 def test_the_owner_hears_of_expiry(clock, family, policy, standing):
@@ -301,7 +305,7 @@ def test_the_owner_hears_of_expiry(clock, family, policy, standing):
 
     assert lifecycle.sweep().expired == 1
 
-    assert standing("o") == ("failed", "poison: orchestration o exceeded 0 attempts (max 5)")
+    assert standing("o") == ("failed", "poison: orchestration o expired after 0 attempts (max 5)")
     assert instance_status("o").error_details.last_error == "expired before it was handled"
 
 
@@ -311,7 +315,8 @@ def test_the_owner_hears_of_poison_by_hand(clock, family, standing):
 
     operations.poison([message.pk], why="fraud")
 
-    assert standing("o")[0] == "failed"
+    text = "poison: orchestration o was poisoned by an operator after 0 attempts (max 5)"
+    assert standing("o") == ("failed", text)
     assert instance_status("o").error_details.last_error == "fraud"
 
 
@@ -323,7 +328,8 @@ def test_a_timer_that_is_poison_fails_its_instance(clock, flow, standing):
 
     operations.poison([timer.pk], why="no time")
 
-    assert standing("o") == ("failed", "poison: orchestration o exceeded 0 attempts (max 5)")
+    text = "poison: orchestration o was poisoned by an operator after 0 attempts (max 5)"
+    assert standing("o") == ("failed", text)
 
 
 def test_what_is_stale_fails_nobody(clock, flow, standing):

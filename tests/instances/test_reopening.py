@@ -93,7 +93,10 @@ def test_a_retried_activity_reopens_its_instance_and_it_completes(
     assert (row.status, row.error, row.failed_by, row.ended_at) == ("running", None, None, None)
     [entry] = row.history
     assert entry["status"] == "failed"
-    assert entry["error"]["text"] == "poison: activity charge#1 exceeded 1 attempts (max 5)"
+    assert (
+        entry["error"]["text"]
+        == "poison: activity charge#1 failed permanently at attempt 1 (max 5)"
+    )
     assert counts() == {"pending": 1}
     testing.drain()
     assert instance_status("o").output == {"charge": "charged"}
@@ -138,7 +141,10 @@ def test_a_retried_orchestration_message_goes_on_where_it_stood(clock, flow, sho
     start("flawed", instance="o", input=["send"])
     raise_event("o", "hurry", {"by": "noon"})
     testing.drain()
-    assert standing("o") == ("failed", "poison: orchestration o exceeded 1 attempts (max 5)")
+    assert standing("o") == (
+        "failed",
+        "poison: orchestration o failed permanently at attempt 1 (max 5)",
+    )
     repaired.append(True)
 
     assert retry("flawed").refused == {}
@@ -174,8 +180,9 @@ def test_two_that_died_are_retried_together_or_in_the_order_that_is_named(
     assert instance_status("o").failed_by == first.message_id
 
     assert operations.retry_poison([second.pk]).refused == {
-        second.pk: "instance o has failed of something else: poison: activity charge#1 exceeded 1 "
-        f"attempts (max 5) (retry message {first.message_id} first, or both together)"
+        second.pk: "instance o has failed of something else: poison: activity charge#1 failed "
+        f"permanently at attempt 1 (max 5) (retry message {first.message_id} first, or both "
+        "together)"
     }
     shop.broken.clear()
     assert sorted(operations.retry_poison([second.pk, first.pk]).retried) == [first.pk, second.pk]

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from deadletter import FailureReason, Status, operations, send
-from deadletter.lifecycle import Failure, claim, complete, fail
+from deadletter import ErrorDetails, FailureReason, Status, operations, send
+from deadletter.lifecycle import Failure, abandon, claim, complete, fail
 from deadletter.models import Message, PoisonRecord
 from deadletter.signals import message_poisoned
 
@@ -98,6 +98,61 @@ def test_the_poison_error_of_a_record_can_be_passed_on(clock, policy):  # A1, A2
     assert (error.category, error.is_retryable) == ("poison", False)
     assert (error.attempts, error.max_attempts, error.last_error) == (1, 1, "boom")
     assert str(error) == "poison: message mail exceeded 1 attempts (max 1)"
+    assert (error.instance, error.execution_id, error.message_id) == (None, None, message.id)
+
+
+def test_the_poison_error_says_how_the_message_came_to_its_end(clock, policy):  # A3
+    def error(how) -> str:
+        message = send("mail", {"to": 1}, expires_in=3600)
+        how(message)
+        record = PoisonRecord.objects.get(message_id=message.id)
+        assert record.error_details.message == {
+            "id": message.id,
+            "queue": "default",
+            "name": "mail",
+            "kind": "message",
+            "stream": None,
+            "key": None,
+            "payload": {"to": 1},
+            "headers": None,
+        }
+        return str(record.error_details)
+
+    def permanently(message) -> None:
+        fail(claim().token, [Failure(message.id, permanent=True)])
+
+    def by_hand(message) -> None:
+        fail(claim().token, [Failure(message.id, error="no")])
+        operations.poison([message.id], why="fraud")
+
+    def given_up(message) -> None:
+        abandon(claim().token, message.id, force_poison=True)
+
+    def expired(message) -> None:
+        clock.advance(3601)
+        claim()
+
+    assert error(permanently) == "poison: message mail failed permanently at attempt 1 (max 5)"
+    assert (
+        error(by_hand) == "poison: message mail was poisoned by an operator after 1 attempt (max 5)"
+    )
+    assert error(given_up) == "poison: message mail was given up by its worker at attempt 1 (max 5)"
+    assert error(expired) == "poison: message mail expired after 0 attempts (max 5)"
+
+
+def test_the_poison_error_of_an_activity_names_its_instance_and_execution(clock, policy):  # A3
+    message = send("charge")
+    Message.objects.update(kind="activity", instance="order-1", execution_id=2, activity_id=7)
+    policy(max_attempts=None)
+
+    operations.poison([message.id], why="fraud")
+
+    error = PoisonRecord.objects.get().error_details
+    assert (error.instance, error.execution_id, error.message_id) == ("order-1", 2, message.id)
+    assert str(error) == (
+        "poison: activity charge#7 was poisoned by an operator after 0 attempts (no limit)"
+    )
+    assert ErrorDetails.from_dict(error.as_dict()) == error
 
 
 def test_poison_is_never_handed_out_again_and_others_flow(clock, counts):  # A15, C18

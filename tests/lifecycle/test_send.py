@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from uuid import UUID
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
-from deadletter import Outgoing, Status, UnknownQueue, asend, asend_many, send
+from deadletter import Outgoing, Status, UnknownQueue, asend, asend_many, send, send_many
 from deadletter.lifecycle import Failure, claim, complete, fail
 from deadletter.models import Message, PoisonRecord
 
@@ -174,3 +176,28 @@ def test_another_database_may_be_named(counts):
     assert counts() == {}
     complete(batch.token, batch.ids, using="second")
     assert Message.objects.using("second").count() == 0
+
+
+def test_dates_numbers_and_ids_are_stored_as_text_and_come_back_as_text(clock):
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    payload = {
+        "at": at,
+        "day": at.date(),
+        "order": UUID(int=7),
+        "lines": [{"price": Decimal("9.90")}],
+    }
+    headers = {"sent": at, "for": timedelta(minutes=5)}
+
+    message = send("mail", payload, headers=headers, key="k")
+    [id] = send_many([Outgoing("mail", payload, headers=headers)])
+
+    text = {
+        "at": "2026-01-31T12:00:00Z",
+        "day": "2026-01-31",
+        "order": "00000000-0000-0000-0000-000000000007",
+        "lines": [{"price": "9.90"}],
+    }
+    for row in (message, *Message.objects.filter(pk__in=[message.pk, id]), send("mail", key="k")):
+        assert row.payload == text
+        assert row.headers == {"sent": "2026-01-31T12:00:00Z", "for": "P0DT00H05M00S"}
+    assert claim().messages[0].payload == text

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from deadletter import Outgoing, lifecycle, send, send_many
+from deadletter import Outgoing, lifecycle, operations, send, send_many
 from deadletter.lifecycle import Failure
 from deadletter.metrics import depths
 from deadletter.metrics.board import OTHER
@@ -115,13 +115,38 @@ def test_open_breakers_and_halted_streams_are_told(clock):
     Queue.objects.filter(name="default").update(stream_policy=StreamPolicy.HALT)
     die(send("job", stream="a"), send("job", stream="b"))
     Breaker.objects.create(
-        name="job", failures=3, error="e", opened_at=clock.now, until=clock.now, opened_by="w"
+        name="job",
+        failures=3,
+        error="e",
+        opened_at=clock.now,
+        until=clock.now + timedelta(minutes=1),
+        opened_by="w",
     )
 
     found = read_depths("default")
 
     assert found.breakers == ["job"]
     assert found.queues["default"].halted == 2
+
+
+def test_a_breaker_whose_time_is_over_is_not_open(clock):
+    Breaker.objects.create(
+        name="job",
+        failures=3,
+        error="e",
+        opened_at=clock.now,
+        until=clock.now + timedelta(seconds=30),
+        opened_by="w",
+    )
+    clock.advance(29)
+    assert read_depths("default").breakers == ["job"]
+    assert list(operations.stats().breakers) == ["job"]
+
+    clock.advance(1)
+
+    assert read_depths("default").breakers == []
+    assert operations.stats().breakers == {}
+    assert Breaker.objects.count() == 1  # the next message of that name is the probe
 
 
 def test_poison_is_counted_by_kind(clock):

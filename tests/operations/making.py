@@ -23,10 +23,17 @@ def dead(name: str = "mail", payload: Any = None, *, error: str = "boom", **opti
     return PoisonRecord.objects.get(message_id=message.id)
 
 
-def failed(name: str = "mail", payload: Any = None, **options: Any) -> Message:
+def failed(
+    name: str = "mail",
+    payload: Any = None,
+    *,
+    error: str = "boom",
+    reason: FailureReason = FailureReason.HANDLER_EXCEPTION,
+    **options: Any,
+) -> Message:
     message = send(name, payload, **options)
     batch = claim(limit=1, queues=[options.get("queue", "default")])
-    fail(batch.token, [Failure(message.id, error="boom")])
+    fail(batch.token, [Failure(message.id, error=error, reason=reason)])
     return Message.objects.get(pk=message.id)
 
 

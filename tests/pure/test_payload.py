@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
+from django.core.serializers.json import DjangoJSONEncoder
+from django.utils.translation import gettext_lazy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deadletter import PayloadRejected, payload
 from deadletter.exceptions import Undecodable
-from deadletter.payload import DEPTH_LIMIT, SIZE_LIMIT, accept, decode
+from deadletter.payload import DEPTH_LIMIT, SIZE_LIMIT, accept, as_stored, decode
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 JSON = st.recursive(
@@ -173,3 +178,59 @@ def test_the_short_way_for_simple_payloads_comes_to_the_same_end(value):
         by_walking = end(payload.accept)
 
     assert end(payload.accept) == by_walking
+
+
+ZONE = timezone(timedelta(hours=2))
+AS_TEXT = {
+    "a datetime": (datetime(2026, 1, 31, 12, 0, 5, 123456, UTC), "2026-01-31T12:00:05.123Z"),
+    "a datetime of a zone": (datetime(2026, 1, 31, 12, tzinfo=ZONE), "2026-01-31T12:00:00+02:00"),
+    "a datetime without a zone": (datetime(2026, 1, 31, 12), "2026-01-31T12:00:00"),
+    "a date": (date(2026, 1, 31), "2026-01-31"),
+    "a time": (time(9, 30), "09:30:00"),
+    "a timedelta": (timedelta(days=1, seconds=5), "P1DT00H00M05S"),
+    "a UUID": (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+    "a decimal": (Decimal("1.50"), "1.50"),
+    "a large decimal": (Decimal("1E+1000000"), "1E+1000000"),
+    "a lazy text": (gettext_lazy("poison"), "poison"),
+}
+as_text = pytest.mark.parametrize(("value", "text"), AS_TEXT.values(), ids=AS_TEXT)
+
+
+@as_text
+def test_what_django_writes_as_text_is_stored_as_that_text(value: Any, text: str):
+    for sent, stored in (
+        (value, text),
+        ({"a": value}, {"a": text}),
+        ([{"a": [value, 1]}, "b"], [{"a": [text, 1]}, "b"]),
+    ):
+        written = accept(sent)
+
+        assert decode(written) == stored == as_stored(sent, written)
+        assert written == json.dumps(stored, ensure_ascii=False, separators=(",", ":"))
+        assert json.loads(json.dumps(sent, cls=DjangoJSONEncoder)) == stored
+
+
+@given(value=JSON)
+def test_what_was_accepted_is_returned_as_it_is_read_back(value: Any):
+    assert as_stored(value, accept(value)) == value
+
+
+def test_a_text_that_stands_for_a_value_counts_with_its_length():
+    value = [UUID(int=n) for n in range(20)]
+
+    assert len(accept(value)) == 20 * 39 + 1
+    with pytest.raises(PayloadRejected, match="larger than 780 bytes"):
+        accept(value, limit=780)
+
+
+def test_a_plain_payload_asks_no_hook(monkeypatch: pytest.MonkeyPatch):
+    """Dates must not make the usual payload slower: nothing of theirs is called for it."""
+
+    def called(*given: Any) -> Any:
+        raise AssertionError(f"called with {given}")
+
+    for name in ("_written", "_walk", "decode"):
+        monkeypatch.setattr(payload, name, called)
+    value = {"order": 1, "to": "ann", "paid": True, "weight": 1.5, "gift": None}
+
+    assert as_stored(value, accept(value)) is value

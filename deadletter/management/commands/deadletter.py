@@ -11,12 +11,28 @@ from django.db import connections
 from django.db.utils import Error as DatabaseError
 
 from ...exceptions import LockNotAvailable
-from ..parts import alerts, health, instances, listing, queues, remove, retry, show, stats, waiting
+from ..parts import (
+    alerts,
+    candidates,
+    health,
+    instances,
+    listing,
+    queues,
+    remove,
+    retry,
+    send,
+    show,
+    stats,
+    streams,
+    waiting,
+    workers,
+)
 from ..parts.screen import Screen, usage
 from ..parts.text import plain
 
 #: Name, help, what adds its arguments, what runs it.
 PARTS = (
+    ("send", send.HELP, send.add, send.run),
     ("list", listing.HELP, listing.add, listing.run),
     ("show", show.HELP, show.add, show.run),
     ("retry", retry.HELP, retry.add, retry.run),
@@ -26,6 +42,9 @@ PARTS = (
     ("instances", instances.HELP, instances.add, instances.run),
     ("instance", instances.HELP_ONE, instances.add_one, instances.run_one),
     ("stats", stats.HELP, stats.add, stats.run),
+    ("streams", streams.HELP, streams.add, streams.run),
+    ("candidates", candidates.HELP, candidates.add, candidates.run),
+    ("workers", workers.HELP, workers.add, workers.run),
     ("queues", queues.HELP, queues.add, queues.run),
     ("purge", remove.HELP_PURGE, remove.add_purge, remove.run_purge),
     ("health", health.HELP, health.add, health.run),

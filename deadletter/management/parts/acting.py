@@ -130,7 +130,7 @@ def on_messages(
         screen.say("nothing matches")
         return report.show(screen) if screen.as_json else 1
     if not options["yes"] and not (options["dry_run"] and screen.as_json):
-        sample = rows[: min(SAMPLE, count)]
+        sample = rows.with_error_start()[: min(SAMPLE, count)]
         _sample(screen, list(sample), options)
     if not options["dry_run"]:
         screen.confirm(_question(plan, count, "message"), yes=options["yes"])

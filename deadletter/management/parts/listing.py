@@ -14,7 +14,7 @@ from .screen import Screen, usage
 
 HELP = "list poison records, or messages in another state"
 #: Filters that messages in a queue have too.
-OF_MESSAGES = ("queue", "name", "kind", "instance", "stream")
+OF_MESSAGES = ("queue", "name", "kind", "instance", "stream", "reason")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
         elif found:
             poison_table(screen, records[:limit], now)
     else:
-        rows = message_filter(options).messages(options["state"], using)
+        rows = message_filter(options).messages(options["state"], using).with_error_start()
         messages = list(rows[: limit + 1])
         found = len(messages)
         if screen.as_json:

@@ -13,7 +13,6 @@ from ...exceptions import PayloadRejected
 from ...models import Damaged, PoisonRecord, State
 from ...operations import (
     PoisonFilter,
-    Retrial,
     Total,
     diff,
     get_poison,
@@ -41,7 +40,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--failed",
         action="store_true",
-        help="failed messages, now, instead of poison; filters narrow them",
+        help="failed messages, now, instead of poison; filters narrow them, also --reason",
+    )
+    parser.add_argument(
+        "--keep-attempts",
+        action="store_true",
+        help="with --failed or --message: now, but do not count from 0 again",
     )
     parser.add_argument("--to-queue", metavar="NAME", help="into another queue")
     parser.add_argument("--rate", type=rate, metavar="N", help="so many per second, spread in time")
@@ -57,6 +61,8 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     if options["failed"]:
         return _run_failed(screen, options)
     chosen = select(options)
+    if options["keep_attempts"] and not chosen.message_ids:
+        raise usage("--keep-attempts is for --failed and --message: the dead count from 0 again")
     terms, difference = _terms(options, chosen)
     plan = Plan("retry", "retried", "Retry", _manner(options), difference)
     about: dict[str, Any] = {"by": person(options), "why": options["why"]}
@@ -72,8 +78,11 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
         return on_filter(screen, options, plan, chosen.wanted, matching)
 
     def named(ids: list[int]) -> tuple[list[int], list[int], dict[int, str], int]:
-        verb = retry_messages if chosen.message_ids else retry_poison
-        found: Retrial = verb(ids, **terms, **about)
+        if chosen.message_ids:
+            reset = not options["keep_attempts"]
+            found = retry_messages(ids, **terms, reset=reset, **about)
+        else:
+            found = retry_poison(ids, **terms, **about)
         return found.retried, found.missing, found.refused, found.entry_id
 
     messages = bool(chosen.message_ids)
@@ -88,10 +97,11 @@ def _run_failed(screen: Screen, options: dict[str, Any]) -> int:
     wanted = message_filter(options)
     about: dict[str, Any] = {"by": person(options), "why": options["why"]}
     about |= {"using": options["database"], "limit": options["limit"]}
+    about["reset"] = not options["keep_attempts"]
     return on_messages(
         screen,
         options,
-        Plan("retry", "retried", "Retry now"),
+        Plan("retry", "retried", "Retry now", _manner(options)),
         wanted.messages(State.FAILED, alias(options)),
         lambda progress: retry_failed(wanted, progress=progress, **about),
     )
@@ -163,6 +173,8 @@ def _payload(given: str) -> Any:
 
 def _manner(options: dict[str, Any]) -> str:
     parts = []
+    if options["keep_attempts"]:
+        parts.append("without counting from 0 again")
     if options["to_queue"]:
         parts.append(f"into queue {options['to_queue']}")
     if options["rate"]:

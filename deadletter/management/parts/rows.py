@@ -7,12 +7,24 @@ from datetime import datetime
 from typing import Any
 
 from ...models import Message, PoisonRecord
+from ...models.message import ERROR_START
 from ...status import FailureReason
 from .screen import Screen
 from .text import ago
 
 POISON = ("id", "message", "queue", "name", "stream", "tried", "deaths", "died", "reason", "error")
-MESSAGES = ("message", "queue", "name", "stream", "state", "tried", "due", "sent")
+MESSAGES = (
+    "message",
+    "queue",
+    "name",
+    "stream",
+    "state",
+    "tried",
+    "due",
+    "sent",
+    "reason",
+    "error",
+)
 
 
 def poison_table(screen: Screen, records: Sequence[PoisonRecord], now: datetime) -> None:
@@ -81,6 +93,8 @@ def message_table(screen: Screen, messages: Sequence[Message], now: datetime) ->
                 message.attempts,
                 ago(message.available_at, now),
                 ago(message.created_at, now),
+                (_name(message.failure_reason) or "-").lower(),
+                _error(message) or "-",
             )
             for message in messages
         ],
@@ -105,6 +119,7 @@ def message_object(message: Message, now: datetime) -> dict[str, Any]:
         "expires_at": message.expires_at,
         "worker": message.worker,
         "failure_reason": _name(message.failure_reason),
+        "error": _error(message),
         "instance": message.instance,
         "execution_id": message.execution_id,
         "activity_id": message.activity_id,
@@ -122,6 +137,13 @@ def reason(verdict: int, last: int | None) -> str:
     if found == FailureReason.POISON_MESSAGE and last is not None:
         found = FailureReason.read(last)
     return found.name.lower()
+
+
+def _error(message: Message) -> str | None:
+    """Return the start of its error, which `light` rows have only if it was asked for."""
+    if "error" in message.get_deferred_fields():
+        return getattr(message, "error_start", None)
+    return message.error[:ERROR_START] if message.error else message.error
 
 
 def _name(number: int | None) -> str | None:
