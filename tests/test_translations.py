@@ -85,7 +85,9 @@ def test_an_alert_has_the_numbers_and_units_of_the_language() -> None:
     with translation.override("de"):
         title = wording.title(alert)
 
-    assert title == "Warteschlange mail: 1.234 Tode in 2 Std., mehr als 1.000"
+    assert (
+        title == "Warteschlange mail: 1.234 tote Nachrichten aus den letzten 2 Std., mehr als 1.000"
+    )
 
 
 def strings_of_python() -> Iterator[String]:

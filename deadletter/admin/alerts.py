@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.db import router
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ..alerts.current import left_of
+from ..alerts.links import page_of
+from ..alerts.wording import quiet
 from ..models import Alert
+from .counts import IN_A_LIST, Capped
 from .error_text import hidden_text
+from .links import link
 from .readonly import ReadOnlyAdmin
 from .showing import show_text
 
@@ -31,6 +38,23 @@ class StateFilter(admin.SimpleListFilter):
         return queryset if wanted is None else queryset.filter(closed_at__isnull=wanted)
 
 
+def _left(alert: Alert) -> Capped | None:
+    """Count the dead letters of an alert that are there, once for a page."""
+    if not hasattr(alert, "_left"):
+        using = alert._state.db or router.db_for_write(Alert)
+        n = left_of(alert.rule, alert.subject, using=using, limit=IN_A_LIST)
+        found = None if n is None else Capped(min(n, IN_A_LIST), n > IN_A_LIST)
+        alert._left = found  # type: ignore[attr-defined]
+    return alert._left  # type: ignore[attr-defined, no-any-return]
+
+
+def _state(alert: Alert, left: Capped | None) -> tuple[str, str]:
+    if alert.closed_at is None:
+        return "halted", gettext("open")
+    # Over is only what has nothing left.
+    return ("failed", quiet(str(left))) if left else ("due", gettext("over"))
+
+
 @admin.register(Alert)
 class AlertAdmin(ReadOnlyAdmin):
     list_display = ("what", "state", "subject_shown", "count", "since", "told_at", "closed_at")
@@ -43,6 +67,7 @@ class AlertAdmin(ReadOnlyAdmin):
         "state",
         "subject_shown",
         "count",
+        "still_there",
         "since",
         "opened_at",
         "last_at",
@@ -69,10 +94,17 @@ class AlertAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("state"))
     def state(self, alert: Alert) -> Any:
-        kind, word = (
-            ("halted", gettext("open")) if alert.closed_at is None else ("due", gettext("over"))
-        )
+        kind, word = _state(alert, _left(alert))
         return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
+
+    @admin.display(description=_("still there"))
+    def still_there(self, alert: Alert) -> Any:
+        left = _left(alert)
+        page, query = page_of(alert)
+        address = link(self.admin_site.name, page)
+        if left is None or not left.n or not address:
+            return "-" if left is None else str(left)
+        return format_html('<a href="{}?{}">{}</a>', address, urlencode(query), left)
 
     @admin.display(description=_("sample error"))
     def sample(self, alert: Alert) -> str:

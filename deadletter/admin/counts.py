@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Q
 from django.utils.formats import number_format
 
 from ..lifecycle.levels import priorities, read_levels
 from ..models import Message, PoisonRecord, Queue, State
 from ..operations.bounded import by_index
-from ..status import Status
+from ..operations.depths import FailedLook, waiting_depths
 
 #: Rows counted per state: of each queue in a list of queues, and of the one queue on a page.
 IN_A_LIST, ON_A_PAGE = 1_000, 10_000
@@ -21,12 +20,14 @@ IN_A_LIST, ON_A_PAGE = 1_000, 10_000
 
 @dataclass(frozen=True)
 class Capped:
-    """A number that may be larger than what was counted."""
+    """A number that may be larger than what was counted; "?" when none was found so far."""
 
     n: int
     more: bool = False
 
     def __str__(self) -> str:
+        if self.more and not self.n:
+            return "?"
         shown = number_format(self.n, use_l10n=True, force_grouping=True)
         return f"{shown}+" if self.more else shown
 
@@ -43,43 +44,37 @@ def count_states(queue: Queue, *, now: datetime, limit: int, using: str) -> dict
     """Count the messages of one queue by state, and its poison."""
     with by_index(using):
         named = priorities(read_levels(using)).get(queue.name, [])
-        return _count_states(queue, named, now, limit, using)
+        return _count_states(queue, named, now, limit, FailedLook(now, using))
 
 
 def attach_counts(queues: Iterable[Queue], *, now: datetime, limit: int, using: str) -> None:
     with by_index(using):
         named = priorities(read_levels(using))
+        failed = FailedLook(now, using)
         for queue in queues:
-            counts = _count_states(queue, named.get(queue.name, []), now, limit, using)
+            counts = _count_states(queue, named.get(queue.name, []), now, limit, failed)
             queue.counts = counts  # type: ignore[attr-defined]
 
 
 def _count_states(
-    queue: Queue, named: list[int], now: datetime, limit: int, using: str
+    queue: Queue, named: list[int], now: datetime, limit: int, failed: FailedLook
 ) -> dict[str, Capped]:
+    using = failed.using
     rows = Message.objects.using(using).filter(queue=queue)
     # With these an index probe per priority finds what is due, however much else there is.
     awake = rows.filter(priority__in=named)
     return {
         State.PENDING: capped(awake.filter(available_at__lte=now), limit),
-        **_waiting(awake.filter(available_at__gt=now), limit),
+        **waiting_counts(awake.filter(available_at__gt=now), queue.pk, failed, limit),
         State.BLOCKED: capped(rows.filter(available_at=None), limit),
         State.DEAD: capped(PoisonRecord.objects.using(using).filter(queue=queue.name), limit),
     }
 
 
-def _waiting(rows: Any, limit: int) -> dict[str, Capped]:
-    """Tell apart the first that wait: no index knows which of them failed or run."""
-    leased, failed = Q(lease_token__isnull=False), Q(status__gte=int(Status.FAILED))
-    found = rows.order_by()[: limit + 1].aggregate(
-        every=Count("pk"),
-        active=Count("pk", filter=leased),
-        failed=Count("pk", filter=~leased & failed),
-    )
-    more = found["every"] > limit
-    rest = found["every"] - found["active"] - found["failed"]
+def waiting_counts(waiting: Any, queue_id: int, failed: FailedLook, limit: int) -> dict[Any, Any]:
+    """Count each state of what waits up to the limit, by itself."""
+    found = waiting_depths(waiting, queue_id, failed, first=limit)
     return {
-        State.SCHEDULED: Capped(min(rest, limit), more),
-        State.FAILED: Capped(min(found["failed"], limit), more),
-        State.ACTIVE: Capped(min(found["active"], limit), more),
+        state: Capped(min(depth.n, limit), depth.more or depth.n > limit)
+        for state, depth in found.items()
     }

@@ -77,14 +77,15 @@ def _failures(links: Links, series: Series) -> Plan:
 
 
 def _poison(links: Links, series: Series) -> Plan:
-    # Who may not see the dead may still see that they were counted.
-    url = links.records() or links.counters(what="poisoned")
+    # A bar leads to the dead letters of its time that are there, a number to what was counted:
+    # what was retried or removed since is a death, and no dead letter any more.
+    records, counters = links.records(), links.counters(what="poisoned")
     return Plan(
         key="poison",
-        title=gettext("Dead letters"),
+        title=gettext("Deaths"),
         empty=gettext("Nothing died in this time."),
-        url=url,
-        strands=[Strand(gettext("died"), "poison", series.values("poisoned"), url)],
+        url=records or counters,
+        strands=[Strand(gettext("died"), "poison", series.values("poisoned"), counters or records)],
         chart=stacked_bars,
     )
 

@@ -55,7 +55,7 @@ def read_groups(links: Links, now: datetime, using: str) -> Groups | None:
 
 def _line(links: Links, growth: Growth, since: datetime) -> GroupLine:
     hours = [Capped(min(n, COUNTED), n > COUNTED) for n in growth.hours]
-    told = gettext("Deaths per hour, the oldest first: %(hours)s") % {
+    told = gettext("Dead letters by the hour of their death, the oldest first: %(hours)s") % {
         "hours": ", ".join(str(n) for n in hours)
     }
     return GroupLine(

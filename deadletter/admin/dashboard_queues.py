@@ -11,12 +11,13 @@ from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext
 
 from ..lifecycle import Level
-from ..lifecycle.levels import oldest_due, read_levels
+from ..lifecycle.levels import oldest_due, priorities, read_levels
 from ..models import Message, PoisonRecord, Queue, State
 from ..operations.bounded import CountUpTo
+from ..operations.depths import FailedLook
 from ..operations.series import Rates, rates_since, read_rates
 from ..status import Status
-from .counts import IN_A_LIST, Capped
+from .counts import IN_A_LIST, Capped, waiting_counts
 from .dashboard_links import Links
 
 #: Queues on the page, in the order of their names; the others are one link away.
@@ -76,6 +77,8 @@ def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
         return None
     levels = read_levels(using) if links.messages else []
     rows = list(_queues(links, levels, now, using)[: SHOWN + 1])
+    if links.messages:
+        _look_further(rows[:SHOWN], levels, now, using)
     oldest = oldest_due(levels, now=now)
     more = Queue.objects.using(using).count() - SHOWN if len(rows) > SHOWN else 0
     rated = links.messages or links.counts
@@ -117,7 +120,11 @@ def _queues(links: Links, levels: list[Level], now: datetime, using: str) -> Any
 
 
 def _states(awake: Any, messages: Any, now: datetime) -> dict[str, Any]:
-    """As `counts.count_states` counts them; `awake` names the priorities that exist."""
+    """
+    As `counts.count_states` counts them; `awake` names the priorities that exist.
+
+    Those that wait are told apart among the first; `_look_further` does the rest.
+    """
     waiting = awake.filter(available_at__gt=now).values(
         doing=Case(
             When(lease_token__isnull=False, then=_ACTIVE),
@@ -134,6 +141,16 @@ def _states(awake: Any, messages: Any, now: datetime) -> dict[str, Any]:
         "n_active": CountUpTo(waiting, IN_A_LIST, doing=_ACTIVE),
         "n_blocked": CountUpTo(parked, IN_A_LIST),
     }
+
+
+def _look_further(rows: list[Any], levels: list[Level], now: datetime, using: str) -> None:
+    """Count by itself what the first that wait do not tell: of queues with many, one by one."""
+    named, failed = priorities(levels), FailedLook(now, using)
+    for queue in rows:
+        if queue.n_waiting > IN_A_LIST:
+            messages = Message.objects.using(using).filter(queue=queue, available_at__gt=now)
+            waiting = messages.filter(priority__in=named.get(queue.name, [0]))
+            queue.waiting = waiting_counts(waiting, queue.pk, failed, IN_A_LIST)
 
 
 def _line(
@@ -187,14 +204,13 @@ def _per_minute(n: float) -> str:
 
 
 def _count(queue: Any, state: State) -> Capped:
+    found: Capped | None = getattr(queue, "waiting", {}).get(state)
+    if found is not None:
+        return found
     if state == State.SCHEDULED:
-        n = queue.n_waiting - queue.n_active - queue.n_failed
-    else:
-        n = getattr(queue, f"n_{state.value}")
-    # These three are told apart among the first that wait: each may have more beyond.
-    told_apart = state in (State.SCHEDULED, State.FAILED, State.ACTIVE)
-    seen = queue.n_waiting if told_apart else n
-    return Capped(min(n, IN_A_LIST), seen > IN_A_LIST)
+        return Capped(queue.n_waiting - queue.n_active - queue.n_failed)
+    n = getattr(queue, f"n_{state.value}")
+    return Capped(min(n, IN_A_LIST), n > IN_A_LIST)
 
 
 def _allowed(links: Links, state: str) -> bool:

@@ -20,7 +20,7 @@ from .times import lasting
 
 #: What is due this long is late; a worker that was lost longer ago is history.
 LATE, LOST = timedelta(minutes=5), timedelta(hours=24)
-#: Deaths counted in the last hour, and things of one kind that are called by name.
+#: Dead letters of the last hour that are counted, and things of one kind that are called by name.
 COUNTED, NAMED = 10_000, 3
 
 
@@ -114,7 +114,9 @@ def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:
     n = capped(PoisonRecord.objects.using(using).filter(poisoned_at__gt=hour), COUNTED)
     if n:
         text = ngettext(
-            "%(n)s new dead letter in the last hour", "%(n)s new dead letters in the last hour", n.n
+            "%(n)s dead letter of the last hour is still there",
+            "%(n)s dead letters of the last hour are still there",
+            n.n,
         )
         yield Finding("warn", text % {"n": n}, links.records(since=hour))
 

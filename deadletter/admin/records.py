@@ -13,10 +13,11 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from ..models import Kind, PoisonRecord, Queue
+from ..models import Alert, Kind, PoisonRecord, Queue
 from ..operations import get_group
 from ..status import FailureReason
 from .asked import FIELDS, Asked, Window, jump, read_filter, window
+from .links import link
 from .pages import alias, need, render, tell, url
 from .readonly import as_id
 from .showing import reason_name
@@ -43,6 +44,7 @@ def records(model_admin: Any, request: HttpRequest) -> HttpResponse:
         asked=asked,
         page=page,
         group=_group(asked),
+        emptied=None if page.records or page.further else _emptied(model_admin, request, asked),
         fields=[f for f in _form(asked) if f["name"] != "text" or allowed.payload],
         status=400 if asked.problem else 200,
     )
@@ -141,6 +143,28 @@ def _jump(model_admin: Any, request: HttpRequest, term: str) -> HttpResponse:
 def _group(asked: Asked) -> Any:
     found = asked.wanted.fingerprint
     return get_group(found) if found and not asked.problem else None
+
+
+def _emptied(model_admin: Any, request: HttpRequest, asked: Asked) -> dict[str, Any] | None:
+    """
+    Say what is known of a group that has no record here any more.
+
+    Alerts link to the list of their group: whoever opens it later, after everything was retried or
+    removed, reads what there was instead of an empty page.
+    """
+    group = asked.wanted.fingerprint
+    if not group or asked.problem or set(asked.query) != {"fingerprint"}:
+        return None
+    site, may = model_admin.admin_site.name, request.user.has_perm
+    told = Alert.objects.using(alias()).filter(key=f"{Alert.Rule.NEW_GROUP}:{group}")
+    alert = told.order_by("-pk").first() if may("deadletter.view_alert") else None
+    return {
+        "alert": alert,
+        "alert_url": link(site, "alert_change", alert.pk) if alert else "",
+        "audit_url": link(site, "auditentry_changelist")
+        if may("deadletter.view_auditentry")
+        else "",
+    }
 
 
 def _form(asked: Asked) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..alert_rules import Channel
 from ..conf import get_settings
-from . import mail, webhook
+from . import current, mail, webhook
 from .failing import DeliveryFailed
 
 #: Attempts and delays of a notice: 10 s, 20 s, 40 s … to an hour; about half a day in all.
@@ -22,8 +22,8 @@ def deliver(payload: dict[str, Any]) -> None:
     Raises DeliveryFailed: the message is retried, also when the channel is not in the settings,
     because during a deployment some workers know a new channel and others do not.
     """
-    notice = payload["notice"]
     channel = _channel(str(payload["channel"]))
+    notice = current.bring_up_to_date(payload["notice"], using=payload.get("using"))
     try:
         {"email": mail.deliver, "webhook": webhook.deliver}[channel.kind](channel, notice)
     except DeliveryFailed:

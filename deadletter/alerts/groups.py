@@ -11,6 +11,7 @@ since then are not new.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -90,6 +91,12 @@ def recount(look: Look, alert: Alert) -> int:
         return 0
     told = datetime.fromtimestamp(alert.told_mark, tz=look.now.tzinfo)
     return _counted(since.filter(poisoned_at__gt=told))
+
+
+def weights(look: Look, since: datetime) -> Counter[str]:
+    """Count the newest COUNTED dead letters since then by group, to find the largest groups."""
+    records = look.poison().filter(poisoned_at__gte=since).order_by("-poisoned_at", "-id")
+    return Counter(records.values_list("fingerprint", flat=True)[:COUNTED])
 
 
 def _counted(records: Any) -> int:

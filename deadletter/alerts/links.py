@@ -13,7 +13,7 @@ def link_to(base_url: str, alert: Alert) -> str:
     """Return the address of the page that shows what the alert is about; "" without a base."""
     if not base_url:
         return ""
-    page, query = _page(alert)
+    page, query = page_of(alert)
     try:
         path = reverse(f"admin:deadletter_{page}")
     except NoReverseMatch:  # a site without the admin
@@ -21,7 +21,8 @@ def link_to(base_url: str, alert: Alert) -> str:
     return f"{base_url}{path}{'?' if query else ''}{urlencode(query)}"
 
 
-def _page(alert: Alert) -> tuple[str, dict[str, str]]:
+def page_of(alert: Alert) -> tuple[str, dict[str, str]]:
+    """Return the page of the admin that shows what is there now, and its query."""
     rule, subject = alert.rule, alert.subject
     if rule == Alert.Rule.NEW_GROUP:
         return "poisonrecord_records", {"fingerprint": subject}

@@ -76,9 +76,14 @@ class Look:
 
     def poison(self, queue: str = "") -> Any:
         """Dead letters of a queue, or of all; never our own: no notice is about a notice."""
-        rows = PoisonRecord.objects.using(self.using).exclude(queue=QUEUE)
-        rows = rows.exclude(name__startswith=PREFIX)
-        return rows.filter(queue=queue) if queue else rows
+        return dead_letters(self.using, queue)
+
+
+def dead_letters(using: str, queue: str = "") -> Any:
+    """Return the dead letters that alerts are about: of a queue, or of all but our own."""
+    rows = PoisonRecord.objects.using(using).exclude(queue=QUEUE)
+    rows = rows.exclude(name__startswith=PREFIX)
+    return rows.filter(queue=queue) if queue else rows
 
 
 def newest(records: Any) -> Any:

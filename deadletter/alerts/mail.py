@@ -87,8 +87,9 @@ def reason(error: Exception) -> str:
 def _shown(alert: dict[str, Any]) -> dict[str, Any]:
     return {
         **alert,
-        "word": wording.event_word(alert["event"]),
+        "word": wording.what_happens(alert),
         "counted": wording.counted(alert),
+        "left_text": wording.left(alert),
         "since_text": wording.moment(alert["since"]),
         "last_text": wording.moment(alert["last_at"]),
         "ended_text": wording.moment(alert["ended_at"]),

@@ -32,7 +32,8 @@ LISTED = 20
 RAISED, CONTINUES, RECOVERED = "raised", "continues", "recovered"
 #: What every alert has, though it may be null.
 _PLAIN = ("queue", "name", "exception", "above", "within")
-_ORDER = {RAISED: 0, CONTINUES: 1, RECOVERED: 2}
+#: The order in which a notice tells its events.
+EVENTS = {RAISED: 0, CONTINUES: 1, RECOVERED: 2}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def announce(look: Look, items: Sequence[Item]) -> int:
     """Send one notice about these to every channel; return how many messages that made."""
     if not items or not look.policy.channels:
         return 0
-    chosen = sorted(items, key=lambda item: (_ORDER[item.what], item.alert.since, item.alert.key))
+    chosen = _largest_first(look, items)
     alerts = [_described(look, item) for item in chosen[:LISTED]]
     omitted = Counter(item.what for item in chosen[LISTED:])
     notice = {
@@ -59,6 +60,19 @@ def announce(look: Look, items: Sequence[Item]) -> int:
         "omitted": dict(omitted),
     }
     return _post(look.using, [channel.name for channel in look.policy.channels], _fitting(notice))
+
+
+def _largest_first(look: Look, items: Sequence[Item]) -> list[Item]:
+    """Order by event, then by size: the first is in the subject, the last may be left out."""
+    begun = [item.alert.since for item in items if item.alert.rule == groups.RULE]
+    weights = groups.weights(look, min(begun)) if len(begun) > 1 else Counter()
+
+    def place(item: Item) -> tuple[Any, ...]:
+        alert = item.alert
+        size = max(weights[alert.subject], alert.count) if alert.rule == groups.RULE else 0
+        return EVENTS[item.what], -size, alert.since, alert.key
+
+    return sorted(items, key=place)
 
 
 def send_test(*, using: str | None = None) -> list[str]:
@@ -99,6 +113,10 @@ def describe_alert(look: Look, what: str, alert: Alert, *, fresh: int = 0) -> di
         "count": min(alert.count, most),
         "more": alert.count > most,
         "new": fresh,
+        # Known when the notice is delivered; see current.py.
+        "left": None,
+        "left_more": False,
+        "largest": None,
         **{key: detail.pop(key, None) for key in _PLAIN},
         "detail": detail,
         "error": wording.block(alert.error) if look.policy.errors else "",
@@ -132,5 +150,6 @@ def _fitting(notice: dict[str, Any]) -> dict[str, Any]:
 def _post(alias: str, channels: Sequence[str], notice: dict[str, Any]) -> int:
     own_queue(alias)
     for name in channels:
-        send(NAME, {"channel": name, "notice": notice}, queue=QUEUE, using=alias)
+        payload = {"channel": name, "notice": notice, "using": alias}
+        send(NAME, payload, queue=QUEUE, using=alias)
     return len(channels)

@@ -60,7 +60,17 @@ def title(alert: dict[str, Any]) -> str:
         "within": span(alert["within"] or 0),
         "age": span(alert["detail"].get("seconds") or 0),
     }
-    return line(_TITLES[alert["rule"]](alert) % values, SUBJECT)
+    text = _TITLES[alert["rule"]](alert) % values
+    return line(text + _mostly(alert), SUBJECT)
+
+
+def _mostly(alert: dict[str, Any]) -> str:
+    """Name the cause of most deaths, where an alert counts all that die in a queue."""
+    largest = alert.get("largest")
+    if not largest:
+        return ""
+    values = {"name": line(largest["name"] or "?"), "cause": line(largest["exception"] or "?")}
+    return gettext("; mostly %(name)s dies of %(cause)s") % values
 
 
 def counted(alert: dict[str, Any]) -> str:
@@ -85,6 +95,23 @@ def moment(text: str | None) -> str:
     return timezone.localtime(found).strftime("%Y-%m-%d %H:%M:%S %Z") if found else ""
 
 
+def left(alert: dict[str, Any]) -> str:
+    """Say how many dead letters of an alert are still there; "" where that is not known."""
+    n = alert.get("left")
+    return "" if n is None else f"{_grouped(n)}{'+' if alert.get('left_more') else ''}"
+
+
+def what_happens(alert: dict[str, Any]) -> str:
+    """Say in a word whether it is new, goes on or has ended; with dead letters left it is quiet."""
+    if alert["event"] == "recovered" and alert.get("left"):
+        return quiet(left(alert))
+    return event_word(alert["event"])
+
+
+def quiet(left: str) -> str:
+    return gettext("quiet, %(n)s still dead") % {"n": left}
+
+
 def event_word(what: str) -> str:
     return {
         "raised": gettext("new"),
@@ -104,15 +131,15 @@ def subject(notice: dict[str, Any]) -> str:
         return f"deadletter: {found}"
     first = alerts[0]
     more = gettext(" (and %(n)d more)") % {"n": rest} if rest else ""
-    head = f"deadletter: {event_word(first['event'])}: "
+    head = f"deadletter: {what_happens(first)}: "
     return head + line(first["title"], SUBJECT - len(head) - len(more)) + more
 
 
 _TITLES: dict[str, Any] = {
     "new_group": lambda _: gettext("%(name)s dies of %(cause)s (%(count)s so far)"),
     "poison_rate": lambda alert: ngettext(
-        "queue %(queue)s: %(count)s death in %(within)s, more than %(above)s",
-        "queue %(queue)s: %(count)s deaths in %(within)s, more than %(above)s",
+        "queue %(queue)s: %(count)s dead letter of the last %(within)s, more than %(above)s",
+        "queue %(queue)s: %(count)s dead letters of the last %(within)s, more than %(above)s",
         alert["count"],
     ),
     "poison_depth": lambda alert: ngettext(

@@ -9,19 +9,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import Count, Q
+from django.db.models import Count
 
 from .. import clock
 from ..lifecycle.levels import oldest_due, priorities, read_levels
 from ..lifecycle.transaction import plan_by_index
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
-from ..status import Status
+from ..operations import depths
+from ..operations.depths import FailedLook, waiting_depths
 from .board import OTHER
 
 #: Messages of a queue counted in a state; a depth that reaches it may be more.
 CAP = 100_000
 #: Of those that wait for a time, so many are told apart: what they wait for is in no index.
-TOLD_APART = 10_000
+TOLD_APART = depths.LOOK
 #: Seconds after which a worker that was not seen no longer counts as alive; it says so every 5.
 ALIVE = 30
 
@@ -80,9 +81,10 @@ def _read_depths(using: str) -> Depths:
     dead = set(queues.filter(dead_queue__isnull=False).values_list("dead_queue_id", flat=True))
     levels = read_levels(using)
     oldest, named = oldest_due(levels, now=now), priorities(levels)
+    failed = FailedLook(now, using)
     for queue in queues:
         found.queues[queue.name] = Depth(
-            states=_states(queue, named.get(queue.name, []), now, using),
+            states=_states(queue, named.get(queue.name, []), now, failed),
             oldest=(now - oldest.get(queue.name, now)).total_seconds(),
             paused=queue.paused,
             is_dead_queue=queue.pk in dead,
@@ -105,13 +107,15 @@ def read_poison(using: str) -> dict[str, int]:
     return found
 
 
-def _states(queue: Queue, named: list[int], now: datetime, using: str) -> dict[str, int]:
+def _states(queue: Queue, named: list[int], now: datetime, failed: FailedLook) -> dict[str, int]:
+    using = failed.using
     rows = Message.objects.using(using).filter(queue=queue)
     # Naming the priorities lets the claim's index lead to the time, however much else there is.
     awake = rows.filter(priority__in=named)
+    waiting = waiting_depths(awake.filter(available_at__gt=now), queue.pk, failed)
     return {
         State.PENDING: _count(awake.filter(available_at__lte=now)),
-        **_waiting(awake.filter(available_at__gt=now)),
+        **{state: min(depth.n, depths.LOOK) for state, depth in waiting.items()},
         State.BLOCKED: _count(rows.filter(available_at=None)),
         State.DEAD: _count(PoisonRecord.objects.using(using).filter(queue=queue.name)),
     }
@@ -119,21 +123,6 @@ def _states(queue: Queue, named: list[int], now: datetime, using: str) -> dict[s
 
 def _count(rows: Any) -> int:
     return int(rows.order_by()[:CAP].count())
-
-
-def _waiting(rows: Any) -> dict[str, int]:
-    """Tell apart the first that wait, those due soonest first."""
-    leased, failed = Q(lease_token__isnull=False), Q(status__gte=int(Status.FAILED))
-    found = rows.order_by()[:TOLD_APART].aggregate(
-        every=Count("pk"),
-        active=Count("pk", filter=leased),
-        failed=Count("pk", filter=~leased & failed),
-    )
-    return {
-        State.SCHEDULED: found["every"] - found["active"] - found["failed"],
-        State.FAILED: found["failed"],
-        State.ACTIVE: found["active"],
-    }
 
 
 def _halted(queue: Queue, using: str) -> int:

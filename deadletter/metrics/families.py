@@ -102,8 +102,8 @@ def _totals(totals: Totals) -> Iterator[Metric]:
 def _depths(depths: Depths) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "deadletter_queue_depth",
-        f"Messages of a queue by state. Counted up to {CAP}, and of those scheduled, failed and "
-        f"active up to {TOLD_APART} together: at such a value there may be more.",
+        f"Messages of a queue by state. Counted up to {CAP}; where more than {TOLD_APART} wait, "
+        "those scheduled, failed and active are told apart among the first: there may be more.",
         labels=["queue", "state"],
     )
     for name, queue in depths.queues.items():

@@ -42,7 +42,7 @@ class Health:
     workers: list[str] = field(default_factory=list)
     #: The queues that have something due, by name.
     queues: list[QueueHealth] = field(default_factory=list)
-    #: How many messages died lately; `COUNTED` or the limit, plus one, means more than that.
+    #: How many dead letters of the window are there; `COUNTED` or the limit, plus one, means more.
     poison: int = 0
     #: Whether the database answered.
     reachable: bool = True
@@ -196,6 +196,6 @@ def _look_at_poison(asked: _Question, now: datetime, found: Health) -> None:
     found.poison = dead.order_by("poisoned_at", "id")[:enough].count()
     if asked.max_poison is not None and found.poison > asked.max_poison:
         found.problems.append(
-            f"more than {asked.max_poison} messages died in the last "
-            f"{asked.window.total_seconds():g} s; see `manage.py deadletter list`"
+            f"more than {asked.max_poison} dead letters of the last "
+            f"{asked.window.total_seconds():g} s are there; see `manage.py deadletter list`"
         )

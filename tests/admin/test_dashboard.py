@@ -126,7 +126,7 @@ def test_the_verdict_names_what_stands_still_first(admin_client, clock, works, p
         ("bad", "1 stream halted", "for 20\xa0minutes"),
         ("bad", "no worker serves queue default", "for 20\xa0minutes"),
         ("bad", "circuit breaker open for mail", ""),
-        ("warn", "1 new dead letter in the last hour", ""),
+        ("warn", "1 dead letter of the last hour is still there", ""),
         ("warn", "1 worker lost", "for 10\xa0minutes"),
     ]
 
@@ -207,7 +207,7 @@ def test_a_number_stops_at_its_limit_and_says_so(admin_client, clock, monkeypatc
 
     shown = numbers(board(admin_client)[0], "default")
 
-    assert (shown["pending"], shown["scheduled"], shown["failed"]) == ("2+", "2+", "0+")
+    assert (shown["pending"], shown["scheduled"], shown["failed"]) == ("2+", "2+", "0")
     assert (shown["blocked"], shown["dead"]) == ("0", "0")
 
 
@@ -258,17 +258,20 @@ def test_failures_have_a_colour_for_each_of_the_frequent_reasons(admin_client, c
     assert len({entry.colour for entry in failures.legend}) == 6
 
 
-def test_a_bar_of_the_dead_leads_to_its_records(admin_client, clock, counted, poisoned) -> None:
+def test_a_bar_of_the_dead_leads_to_its_records_and_its_number_to_what_was_counted(
+    admin_client, clock, counted, poisoned
+) -> None:
     poisoned()
     Count.objects.all().delete()
-    counted(poisoned=1)
+    counted(poisoned=3)
 
     step = board(admin_client)[0].charts[2].steps[-1]
     (href,) = re.findall(r'<a href="([^"]+)" tabindex', step.slot)
     records = admin_client.get(unescape(href))
 
-    assert step.row.endswith(f'<a href="{href}">1</a></td></tr>')
     assert len(records.context["page"].records) == 1
+    (counters,) = re.findall(r'<a href="([^"]+)">3</a></td></tr>$', step.row)
+    assert unescape(counters).startswith("/admin/deadletter/count/?what=poisoned")
 
 
 def test_each_chart_is_well_formed_and_named_and_has_a_table(admin_client, counted) -> None:

@@ -20,8 +20,8 @@ TOLD = {
         "1 stream",
     ],
     "view_poisonrecord": [
-        "Causes of death",
-        "1 new dead letter",
+        "Dead letters of the last 24 hours, by cause",
+        "1 dead letter of the last hour",
         "fingerprint=",
     ],
     "view_workerprocess": ["Live workers", "worker-of-mail"],

@@ -286,11 +286,12 @@ def test_counts_stop_at_their_limit(admin_client: Client, db, monkeypatch) -> No
         page = admin_client.get(url("queue", "change", queue.pk))
 
     counts = {str(count["label"]): str(count["n"]) for count in page.context["counts"]}
-    assert (counts["pending"], counts["scheduled"], counts["failed"]) == ("2+", "2+", "0+")
+    assert (counts["pending"], counts["scheduled"], counts["failed"]) == ("2+", "2+", "0")
     assert str(counting.Capped(10_000, True)) == "10,000+"
     counted = [q["sql"] for q in queries if "COUNT(" in q["sql"] and "message" in q["sql"]]
     assert counted
-    assert all("LIMIT 3" in sql for sql in counted)
+    # The second look tells apart those that wait.
+    assert all("LIMIT 3" in sql or "LIMIT 10001" in sql for sql in counted)
 
 
 def test_a_deletion_that_is_refused_is_told_in_a_plain_sentence(admin_client, db):

@@ -82,10 +82,11 @@ def test_a_notice_is_mailed_to_the_addresses_of_its_channel(clock, rules, decide
     assert mail.subject == "deadletter: new: orders.ship dies of UNKNOWN (1 so far)"
     since = f"{PoisonRecord.objects.get().poisoned_at:%Y-%m-%d %H:%M:%S} UTC"
     fingerprint = PoisonRecord.objects.get().fingerprint
-    assert mail.body.splitlines()[:9] == [
+    assert mail.body.splitlines()[:10] == [
         "new: orders.ship dies of UNKNOWN (1 so far)",
         f"  since: {since}",
         "  how many: 1",
+        "  still there: 1",
         "  name: orders.ship",
         "  queue: default",
         "  a sample error:",

@@ -113,7 +113,9 @@ def test_it_works_without_script(open_page, browser, site) -> None:
     plain = without.new_page()
     plain.goto(HOME)
 
-    expect(plain.locator("#dl-verdict")).to_contain_text("1 new dead letter in the last hour")
+    expect(plain.locator("#dl-verdict")).to_contain_text(
+        "1 dead letter of the last hour is still there"
+    )
     expect(plain.get_by_role("button", name="Pause updates")).to_have_count(0)
     plain.get_by_role("link", name="Last week").click()
     expect(plain.locator(".dl-tabs [aria-current]")).to_have_text("Last week")

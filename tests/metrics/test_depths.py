@@ -78,7 +78,7 @@ def test_the_oldest_is_the_one_that_could_have_been_handled_first(clock):
 
 def test_a_depth_is_counted_up_to_a_limit(clock, monkeypatch):
     monkeypatch.setattr(depths, "CAP", 3)
-    monkeypatch.setattr(depths, "TOLD_APART", 2)
+    monkeypatch.setattr("deadletter.operations.depths.LOOK", 2)
     send_many([Outgoing("job") for _ in range(5)])
     send_many([Outgoing("job", delay=60) for _ in range(5)])
 

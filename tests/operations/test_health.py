@@ -136,7 +136,7 @@ def test_too_many_deaths_in_the_window_are_a_problem(worker, clock) -> None:
     assert operations.health().poison == 2
     assert operations.health(max_poison=2).ok
     assert operations.health(max_poison=1).problems == [
-        "more than 1 messages died in the last 3600 s; see `manage.py deadletter list`"
+        "more than 1 dead letters of the last 3600 s are there; see `manage.py deadletter list`"
     ]
     assert operations.health(max_poison=2, window=3_601).problems
 

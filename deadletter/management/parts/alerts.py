@@ -8,6 +8,8 @@ from typing import Any
 from ... import clock
 from ...alert_rules import EACH
 from ...alerts import decide, send_test
+from ...alerts.current import left_of
+from ...alerts.looking import COUNTED
 from ...alerts.notices import pending
 from ...alerts.waiting import ALIVE
 from ...conf import get_settings
@@ -67,7 +69,7 @@ def _show(screen: Screen, alerts: list[Alert], using: str) -> None:
     now = clock.now(using)
     policy = get_settings().alerts
     if screen.as_json:
-        screen.json([_object(alert) for alert in alerts])
+        screen.json([_object(alert, using) for alert in alerts])
         return
     screen.table(
         ("rule", "about", "count", "since", "told", "state", "sample error"),
@@ -78,7 +80,7 @@ def _show(screen: Screen, alerts: list[Alert], using: str) -> None:
                 alert.count,
                 ago(alert.since, now),
                 ago(alert.told_at, now),
-                "open" if alert.closed_at is None else f"over {ago(alert.closed_at, now)}",
+                _state(alert, now, using),
                 alert.error or "-",
             )
             for alert in alerts
@@ -89,13 +91,23 @@ def _show(screen: Screen, alerts: list[Alert], using: str) -> None:
     _warn(screen, using)
 
 
+def _state(alert: Alert, now: Any, using: str) -> str:
+    if alert.closed_at is None:
+        return "open"
+    left = left_of(alert.rule, alert.subject, using=using)
+    if left:
+        many = f"{COUNTED:,}+" if left > COUNTED else f"{left:,}"
+        return f"quiet {ago(alert.closed_at, now)}, {many} still dead"
+    return f"over {ago(alert.closed_at, now)}"
+
+
 def _about(alert: Alert) -> str:
     if alert.rule == Alert.Rule.NEW_GROUP:
         return f"{alert.detail.get('name', '')}: {alert.detail.get('exception', '')}"
     return alert.subject or "all queues"
 
 
-def _object(alert: Alert) -> dict[str, Any]:
+def _object(alert: Alert, using: str) -> dict[str, Any]:
     return {
         "key": alert.key,
         "rule": alert.rule,
@@ -108,6 +120,7 @@ def _object(alert: Alert) -> dict[str, Any]:
         "last_at": alert.last_at,
         "told_at": alert.told_at,
         "closed_at": alert.closed_at,
+        "left": left_of(alert.rule, alert.subject, using=using),
     }
 
 
