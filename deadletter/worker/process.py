@@ -11,6 +11,7 @@ import threading
 from django.db import connections
 
 from .. import tracing
+from ..forks import CAN_FORK
 from ..logs import event, flush
 from . import pools
 from .breaker import Breakers
@@ -219,7 +220,16 @@ def leave(code: int, *, at_once: bool) -> None:
 
 
 def start_again(shutdown: Shutdown) -> None:
-    """Replace this process by a fresh one with the same command line, unless it is to stop."""
+    """
+    Replace this process by a fresh one with the same command line, unless it is to stop.
+
+    Windows cannot: its exec starts a process that nobody waits for. There this process ends with
+    the code RECYCLE, and what started it starts it again.
+    """
+    if not CAN_FORK:
+        if not shutdown.count:
+            leave(RECYCLE, at_once=True)
+        return
     # Blocked signals stay pending across exec: one that comes too late for us is for the next.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     if shutdown.count:
