@@ -7,6 +7,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from django.db import connections
 
@@ -29,6 +32,10 @@ from .wakeup import Listener
 
 #: Seconds after which a signal is noticed at the latest.
 SIGNALS = 0.5
+#: Characters of the handlers' names in the line that says that a worker has started.
+LISTED = 300
+#: Seconds that Sentry has at the end to send its events.
+SENTRY = 2.0
 #: Exit code that asks a supervisor for a fresh process at once (EX_TEMPFAIL).
 RECYCLE = 75
 
@@ -51,6 +58,7 @@ class WorkerProcess:
         self._crash: BaseException | None = None
         self._holdings = Holdings(ledger or Ledger())
         self._breakers = Breakers(worker=options.name, using=options.using, handlers=handlers)
+        self._handlers = handlers
         self._executors = Executors(
             concurrency=options.concurrency,
             holdings=self._holdings,
@@ -85,11 +93,13 @@ class WorkerProcess:
         event(
             logging.INFO,
             "worker_started",
-            "worker {worker} started: process {pid}, concurrency {concurrency}, queues {queues}",
+            "worker {worker} started: process {pid}, concurrency {concurrency}, queues {queues}, "
+            "handlers {handlers}",
             worker=self.options.name,
             pid=os.getpid(),
             concurrency=self.options.concurrency,
             queues=", ".join(self.options.queues or ["all"]),
+            handlers=_listed(self._handlers.all_names()),
         )
         self.pump.prepare = self._prepare
         # Not in the main thread: a signal handler that sets an event its own thread is just about
@@ -185,6 +195,7 @@ class WorkerProcess:
             self._housekeeper.stop()
             self._housekeeper.join(5.0)
         tracing.flush()
+        _flush_sentry()
         connections.close_all()
         tally = self.pump.tally
         event(
@@ -208,6 +219,24 @@ class WorkerProcess:
     def reached_its_limit(self) -> bool:
         limit = self.options.max_messages
         return limit is not None and self.pump.tally.executed >= limit
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names for one line: as many as fit, and how many there are beside them."""
+    shown: list[str] = []
+    for name in names:
+        if shown and len(", ".join([*shown, name])) > LISTED:
+            return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+        shown.append(name)
+    return ", ".join(shown) or "none"
+
+
+def _flush_sentry() -> None:
+    """Let Sentry send what it has: processes under a supervisor end without exit handlers."""
+    sentry: Any = sys.modules.get("sentry_sdk")
+    if sentry is not None:
+        with suppress(Exception):
+            sentry.flush(timeout=SENTRY)
 
 
 def leave(code: int, *, at_once: bool) -> None:

@@ -133,7 +133,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         _check_platform(given)
-        configure(given["log_format"])
+        configure(given["log_format"], verbosity=given["verbosity"])
         sys.setswitchinterval(SWITCH)
         pools.leave_pools()
         discover()
