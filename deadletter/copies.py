@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
+from .forks import at_fork
+
 T = TypeVar("T")
 
 #: How many forks lie between this process and the one that imported this module.
@@ -85,4 +87,4 @@ def _forked() -> None:
                 ready.rotate(1)
 
 
-os.register_at_fork(after_in_child=_forked)
+at_fork(after_in_child=_forked)

@@ -26,8 +26,10 @@ SHOWN = 500
 KEPT = 4_096
 
 
-def event(level: int, kind: str, text: str, /, **fields: Any) -> None:
-    """Log `text`, filled with the fields, as an event of this kind."""
+def event(
+    level: int, kind: str, text: str, /, *, exc_info: BaseException | None = None, **fields: Any
+) -> None:
+    """Log `text`, filled with the fields, as an event of this kind, with its exception if any."""
     if logger.isEnabledFor(level):
         kept = fields
         shown = {k: v for k, v in fields.items() if _is_harmless(v)}
@@ -38,17 +40,41 @@ def event(level: int, kind: str, text: str, /, **fields: Any) -> None:
         line = text.format(**shown)
         # What `logger.log` does, but it would look for the caller and find this function.
         code, number = (frame := sys._getframe(1)).f_code, frame.f_lineno
+        raised = None
+        if exc_info is not None:
+            raised = type(exc_info), exc_info, exc_info.__traceback__
         record = logger.makeRecord(
-            logger.name, level, code.co_filename, number, line, (), None, code.co_name, extra
+            logger.name, level, code.co_filename, number, line, (), raised, code.co_name, extra
         )
+        if exc_info is not None:
+            # Harmless and bounded; formatters take this text instead of making their own.
+            record.exc_text = _traceback(exc_info)
         _pen.write(record)
+
+
+def is_detailed() -> bool:
+    """Whether `run_worker -v 2`, or LOGGING, asks for every message and every traceback."""
+    return logger.isEnabledFor(logging.DEBUG)
 
 
 def crash(kind: str, text: str, error: BaseException, /, **fields: Any) -> None:
     """Log an exception that nobody expected, on one line with its traceback."""
     described = describe(error)
     trace = described.traceback[-KEPT:]
-    event(logging.ERROR, kind, text + ": {error}", **fields, error=described.text, traceback=trace)
+    event(
+        logging.ERROR,
+        kind,
+        text + ": {error}",
+        **fields,
+        error=described.text,
+        traceback=trace,
+        exc_info=error,
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the end of a traceback, which says what happened, as text that can do nothing."""
+    return describe(error).traceback[-KEPT:].rstrip("\n")
 
 
 def flush() -> None:
@@ -98,19 +124,36 @@ _TURNING = {
 }
 
 
-class TextFormatter(logging.Formatter):
-    """`--log-format text`: one event a line, with its traceback and its trace if it has them."""
+class _Formatter(logging.Formatter):
+    """Takes the text of an exception from `describe`: bounded, and nothing in it can act."""
 
-    def __init__(self) -> None:
+    def formatException(self, exc_info: Any) -> str:
+        return _traceback(exc_info[1])
+
+
+class TextFormatter(_Formatter):
+    """
+    `--log-format text`: one event a line, with its traceback and its trace if it has them.
+
+    On a terminal the traceback has lines of its own, indented: no line of it looks like an event.
+    """
+
+    def __init__(self, *, is_terminal: bool = False) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._is_terminal = is_terminal
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
-        more = [f"{key}={fields[key]}" for key in ("traceback", "trace_id") if key in fields]
-        return one_line("\n".join([super().format(record), *more]))
+        trace = f"\ntrace_id={fields['trace_id']}" if "trace_id" in fields else ""
+        text = super().format(record)
+        below = record.exc_text or ""
+        if not below or not self._is_terminal:
+            return one_line(text + trace)
+        first = text.removesuffix(below).rstrip("\n") + trace
+        return "\n    ".join([one_line(first), *map(one_line, below.split("\n"))])
 
 
-class JSONFormatter(logging.Formatter):
+class JSONFormatter(_Formatter):
     """`--log-format json`: one object a line, in ASCII, so that nothing in it can act."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -121,17 +164,24 @@ class JSONFormatter(logging.Formatter):
             "text": record.getMessage(),
             **getattr(record, "fields", {}),
         }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+        if record.exc_info and "traceback" not in line:
+            line["traceback"] = record.exc_text or self.formatException(record.exc_info)
         return json.dumps(line, default=printable)
 
 
-def configure(style: str | None) -> None:
-    """Log to standard error as "text" or "json"; None: as LOGGING says, if it says anything."""
+def configure(style: str | None, *, verbosity: int = 1) -> None:
+    """
+    Log to standard error as "text" or "json"; None: as LOGGING says, if it says anything.
+
+    From verbosity 2 on also events of the level DEBUG, whatever LOGGING says of the logger.
+    """
+    if verbosity >= 2:
+        logger.setLevel(logging.DEBUG)
     if style is None and logger.hasHandlers():
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(JSONFormatter() if style == "json" else TextFormatter())
+    text = TextFormatter(is_terminal=handler.stream.isatty())
+    handler.setFormatter(JSONFormatter() if style == "json" else text)
     logger.handlers = [handler]
     logger.propagate = False
     if logger.level == logging.NOTSET:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+
+from .forks import at_fork
 
 
 class Pen:
@@ -30,7 +31,7 @@ class Pen:
         self._left: deque[logging.LogRecord] = deque()
         self._lock = threading.RLock()
         self._is_over = False
-        os.register_at_fork(after_in_child=self._begin_anew)
+        at_fork(after_in_child=self._begin_anew)
         atexit.register(self.flush)
 
     def write(self, record: logging.LogRecord) -> None:

@@ -62,14 +62,16 @@ def read(node: ast.Call, place: str, path: Path, *, level: str, at: int) -> Call
         fitting = [names for names in CHOSEN if all(f'"{name}"' in text for name in names)]
         assert len(fitting) == 1, f"{place}: add the names of this event to CHOSEN"
         [chosen] = fitting
-    keys = {keyword.arg for keyword in node.keywords}
+    # The exception goes to the record itself, as with any logger.
+    fields = [keyword for keyword in node.keywords if keyword.arg != "exc_info"]
+    keys = {keyword.arg for keyword in fields}
     assert None not in keys, f"{place}: an event spells its keys out"
     more = set() if at else {"error", "traceback"}
     return Call(
         chosen,
         frozenset(str(key) for key in keys | more),
         level,
-        " ".join(ast.unparse(keyword.value) for keyword in node.keywords),
+        " ".join(ast.unparse(keyword.value) for keyword in fields),
         f"{place}:{node.lineno}",
     )
 
@@ -181,12 +183,67 @@ def test_a_crash_is_one_line_with_its_traceback(log, style: str) -> None:
         logs.crash("test_failed", "worker {worker} failed", error, worker="w1")
 
     [line] = lines()
-    assert "in test_a_crash_is_one_line_with_its_traceback" in line
+    assert line.count("in test_a_crash_is_one_line_with_its_traceback") == 1
     if style == "json":
         found = json.loads(line)
         assert found["text"] == "worker w1 failed: ValueError: first ⏎ second"
         assert found["error"] == "ValueError: first\nsecond"
         assert found["traceback"].endswith("ValueError: first\nsecond\n")
+
+
+def failed_with(text: str) -> ValueError:
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return error
+
+
+@every_style
+def test_an_event_with_an_exception_is_one_line_with_its_traceback(log, style: str) -> None:
+    lines = log(style)
+
+    error = failed_with("first\nsecond")
+    logs.event(logging.ERROR, "test", "of {name}", exc_info=error, name="mail")
+
+    [line] = lines()
+    assert line.count("in failed_with") == 1
+    if style == "json":
+        assert json.loads(line)["text"] == "of mail"
+        assert json.loads(line)["traceback"].endswith("ValueError: first\nsecond")
+
+
+def test_on_a_terminal_a_traceback_has_lines_of_its_own_and_none_looks_like_an_event(log) -> None:
+    lines = log("text")
+    [handler] = logs.logger.handlers
+    handler.setFormatter(logs.TextFormatter(is_terminal=True))
+
+    error = failed_with("no\n2026-01-01 ERROR forged \x1b[31m\u202e")
+    logs.event(logging.ERROR, "test", "of {name}", exc_info=error, name="mail")
+    logs.event(logging.ERROR, "test", "next")
+
+    first, *below, last = lines()
+    assert (first[-13:], last[-10:]) == ("ERROR of mail", "ERROR next")
+    assert below[0] == "    Traceback (most recent call last):"
+    assert below[-1] == "    2026-01-01 ERROR forged \ufffd[31m\\u202e"
+    assert all(line.startswith("    ") for line in below)
+
+
+def test_a_record_has_its_exception_as_with_any_logger(caplog) -> None:
+    error = failed_with("no")
+    logs.event(logging.ERROR, "test", "here", exc_info=error)
+
+    [record] = caplog.records
+    assert record.exc_info == (ValueError, error, error.__traceback__)
+
+
+def test_verbosity_two_asks_for_details_whatever_the_settings_say(log) -> None:
+    logs.logger.setLevel(logging.INFO)
+    logs.configure(None)
+    before = logs.is_detailed()
+
+    logs.configure(None, verbosity=2)
+
+    assert (before, logs.is_detailed()) == (False, True)
 
 
 @every_style

@@ -42,6 +42,7 @@ def announce(
                         receiver=repr(receiver),
                         signal=name,
                         error=describe(answer).text,
+                        exc_info=answer,
                     )
 
     if events:

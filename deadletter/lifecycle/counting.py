@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -13,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import sql
 from ..conf import get_settings
+from ..forks import at_fork
 from ..models import NO_REASON
 from .values import Completion
 
@@ -24,7 +24,7 @@ def _new_process() -> None:
     _process = secrets.token_hex(4)
 
 
-os.register_at_fork(after_in_child=_new_process)
+at_fork(after_in_child=_new_process)
 
 
 def writer(connection: BaseDatabaseWrapper) -> str | None:

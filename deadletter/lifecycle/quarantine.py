@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import points, signals
@@ -28,6 +28,8 @@ class Death:
     verdict: str = ""
     #: The number in force, when it was not the queue's.
     max_attempts: int | None = None
+    #: What its handler raised, for the log; None where no handler did.
+    raised: BaseException | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
         by_policy.setdefault(row.destination, []).append(row)
     discarded = by_policy.pop(OnPoison.DISCARD, [])
     for row in discarded:
-        _log(row.poisoning(), "message_discarded", "discarded")
+        _log(row.poisoning(), "message_discarded", "discarded", row.death.raised)
     if discarded:
         # Written before the commit: a crash right after it must not lose the only trace.
         flush()
@@ -87,7 +89,7 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
         tx.counts.add(Subject(row.queue, row.name, row.kind), "poisoned")
     poisonings = {row.id: row.poisoning() for row in dying}
     outcomes.mark_deaths(tx, {row.id: row.group for row in dying})
-    _announce(tx, list(poisonings.values()))
+    _announce(tx, list(poisonings.values()), wanted)
     return poisonings
 
 
@@ -242,11 +244,12 @@ def _lost_text(worker: str | None) -> str:
     return f"worker {worker} did not report before its lease ran out"
 
 
-def _announce(tx: Transaction, poisonings: list[Poisoning]) -> None:
+def _announce(tx: Transaction, poisonings: list[Poisoning], deaths: Mapping[int, Death]) -> None:
     def say() -> None:
         for poisoning in poisonings:
             if poisoning.destination != OnPoison.DISCARD:
-                _log(poisoning, "message_poisoned", "poisoned")
+                raised = deaths[poisoning.message_id].raised
+                _log(poisoning, "message_poisoned", "poisoned", raised)
 
     if poisonings:
         tx.after_commit(say)
@@ -259,10 +262,11 @@ def _announce(tx: Transaction, poisonings: list[Poisoning]) -> None:
         )
 
 
-def _log(poisoning: Poisoning, kind: str, what: str) -> None:
+def _log(poisoning: Poisoning, kind: str, what: str, raised: BaseException | None) -> None:
+    """Log a death as an error, once, with its exception; what an operator decided is a warning."""
     last = poisoning.last_failure_reason
     event(
-        logging.WARNING,
+        logging.ERROR if poisoning.reason is not FailureReason.OPERATOR else logging.WARNING,
         kind,
         "{what} message {name} {message_id} of queue {queue} after {attempts} attempts "
         "({reason}, last failure {last_failure_reason}): {error}",
@@ -277,4 +281,5 @@ def _log(poisoning: Poisoning, kind: str, what: str) -> None:
         error=poisoning.last_error or "no error",
         fingerprint=poisoning.fingerprint,
         destination=poisoning.destination,
+        exc_info=raised,
     )

@@ -202,7 +202,7 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
         count_failure(tx, failure, Subject(queue_id, name, kind))
         death = None if failure.deferred else _judge(failure, count, policy[0])
         if death:
-            deaths.append(death)
+            deaths.append(replace(death, raised=failure.raised))
             attempts[id] = count
         rows[id] = _recorded(failure, _NOTHING if death else _delay(failure, count, policy))
     outcomes: Outcomes = {}

@@ -223,6 +223,8 @@ class Failure:
     token: str | None = None
     #: The message itself, where the caller has it: then less has to be asked.
     message: Claimed | None = field(default=None, repr=False, compare=False)
+    #: What the handler raised, for the log; never stored.
+    raised: BaseException | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
+from ..forks import at_fork
 from ..logs import crash, event, flush
 from ..worker import pools
 from .board import Board
@@ -59,7 +60,7 @@ class Exporter:
     def serve_in_thread(self) -> None:
         """For a worker without a supervisor."""
         # A process that a handler forks and that outlives the worker would keep the port.
-        os.register_at_fork(after_in_child=self._listener.close)
+        at_fork(after_in_child=self._listener.close)
         threading.Thread(
             target=self._server().serve, name="deadletter-metrics", daemon=True
         ).start()

@@ -20,7 +20,7 @@ from ..failures import describe
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
 from ..lifecycle import Claimed, Completion, Failure
 from ..lifecycle.settle import complete_last
-from ..logs import crash, event
+from ..logs import crash, event, is_detailed
 from ..models import Kind
 from ..status import Status
 from .classify import classify
@@ -264,6 +264,7 @@ def failure(
         max_attempts=message.max_attempts,
         reason=reason.name,
         error=described.text,
+        exc_info=error if is_detailed() else None,
     )
     tracing.failed(described)
     own_limit = handler.max_attempts if handler is not None and handler.has_own_limit else None
@@ -282,4 +283,5 @@ def failure(
         seconds=monotonic() - message.started if message.started else None,
         token=message.token,
         message=message,
+        raised=error,
     )

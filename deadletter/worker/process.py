@@ -7,10 +7,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from django.db import connections
 
 from .. import tracing
+from ..forks import CAN_FORK
 from ..logs import event, flush
 from . import pools
 from .breaker import Breakers
@@ -28,6 +32,10 @@ from .wakeup import Listener
 
 #: Seconds after which a signal is noticed at the latest.
 SIGNALS = 0.5
+#: Characters of the handlers' names in the line that says that a worker has started.
+LISTED = 300
+#: Seconds that Sentry has at the end to send its events.
+SENTRY = 2.0
 #: Exit code that asks a supervisor for a fresh process at once (EX_TEMPFAIL).
 RECYCLE = 75
 
@@ -50,6 +58,7 @@ class WorkerProcess:
         self._crash: BaseException | None = None
         self._holdings = Holdings(ledger or Ledger())
         self._breakers = Breakers(worker=options.name, using=options.using, handlers=handlers)
+        self._handlers = handlers
         self._executors = Executors(
             concurrency=options.concurrency,
             holdings=self._holdings,
@@ -84,11 +93,13 @@ class WorkerProcess:
         event(
             logging.INFO,
             "worker_started",
-            "worker {worker} started: process {pid}, concurrency {concurrency}, queues {queues}",
+            "worker {worker} started: process {pid}, concurrency {concurrency}, queues {queues}, "
+            "handlers {handlers}",
             worker=self.options.name,
             pid=os.getpid(),
             concurrency=self.options.concurrency,
             queues=", ".join(self.options.queues or ["all"]),
+            handlers=_listed(self._handlers.all_names()),
         )
         self.pump.prepare = self._prepare
         # Not in the main thread: a signal handler that sets an event its own thread is just about
@@ -184,6 +195,7 @@ class WorkerProcess:
             self._housekeeper.stop()
             self._housekeeper.join(5.0)
         tracing.flush()
+        _flush_sentry()
         connections.close_all()
         tally = self.pump.tally
         event(
@@ -209,6 +221,24 @@ class WorkerProcess:
         return limit is not None and self.pump.tally.executed >= limit
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Return names for one line: as many as fit, and how many there are beside them."""
+    shown: list[str] = []
+    for name in names:
+        if shown and len(", ".join([*shown, name])) > LISTED:
+            return f"{', '.join(shown)} and {len(names) - len(shown)} more"
+        shown.append(name)
+    return ", ".join(shown) or "none"
+
+
+def _flush_sentry() -> None:
+    """Let Sentry send what it has: processes under a supervisor end without exit handlers."""
+    sentry: Any = sys.modules.get("sentry_sdk")
+    if sentry is not None:
+        with suppress(Exception):
+            sentry.flush(timeout=SENTRY)
+
+
 def leave(code: int, *, at_once: bool) -> None:
     """Exit; at once where threads are stuck in handlers that the interpreter would wait for."""
     if at_once:
@@ -219,7 +249,16 @@ def leave(code: int, *, at_once: bool) -> None:
 
 
 def start_again(shutdown: Shutdown) -> None:
-    """Replace this process by a fresh one with the same command line, unless it is to stop."""
+    """
+    Replace this process by a fresh one with the same command line, unless it is to stop.
+
+    Windows cannot: its exec starts a process that nobody waits for. There this process ends with
+    the code RECYCLE, and what started it starts it again.
+    """
+    if not CAN_FORK:
+        if not shutdown.count:
+            leave(RECYCLE, at_once=True)
+        return
     # Blocked signals stay pending across exec: one that comes too late for us is for the next.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     if shutdown.count:

@@ -17,6 +17,7 @@ from ..durations import Duration, as_timedelta
 from ..exceptions import TwoHandlers
 from ..instances import TIMER, Flow, Flows, flows, highest
 from ..lifecycle import Claimed
+from ..lifecycle.own import PREFIX
 from ..models import Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -116,6 +117,11 @@ class Registry:
 
     def names(self) -> list[str]:
         return sorted(self._handlers)
+
+    def all_names(self) -> list[str]:
+        """Return the names of handlers and of orchestrations, without deadletter's own."""
+        found = {*self._handlers, *self._flows.names()}
+        return sorted(name for name in found if not name.startswith(PREFIX))
 
     @property
     def has_async(self) -> bool:

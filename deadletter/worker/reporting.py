@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from ..lifecycle import Failure, Release, WorkBatch
-from ..logs import event
+from ..logs import event, is_detailed
 from ..models import Message
 from .backlog import Backlog
 from .breaker import Breakers
@@ -127,6 +127,8 @@ class Reporting:
         if self._unsure:
             # Of these alone: others whose transaction broke may still wait for their turn.
             self._unsure -= reports.ids
+        if is_detailed():
+            self._say_completed(reports, lost)
         for id in (*lost, *reports.overtaken):
             _say_lost(id, self._holdings.get(id))
         self._holdings.remove(*reports.all_ids())
@@ -160,6 +162,26 @@ class Reporting:
             if held is not None and held.until <= now:
                 _say_unsure(held)
         return done
+
+    def _say_completed(self, reports: Reports, lost: set[int]) -> None:
+        completed = {done.id: done.seconds for done in reports.completions if done.id not in lost}
+        settled = {done.id: done.seconds for done in reports.settled}
+        for id, seconds in (completed | settled).items():
+            held = self._holdings.get(id)
+            if held is None:
+                continue
+            event(
+                logging.DEBUG,
+                "message_completed",
+                "completed message {name} {message_id} of queue {queue}, attempt {attempt}, in "
+                "{seconds:.3f} s",
+                name=held.message.name,
+                message_id=id,
+                queue=held.message.queue,
+                stream=held.message.stream,
+                attempt=held.message.attempt,
+                seconds=seconds or 0.0,
+            )
 
     def _tell_breakers(self, handler: Handler, report: Report | Release) -> None:
         if isinstance(report, Release):

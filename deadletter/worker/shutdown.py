@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
+
+from ..forks import at_fork
 
 
 class Stop(Protocol):
     def __call__(self, *, at_once: bool) -> None: ...
 
 
-#: How a supervisor tells a child to go at once.
-AT_ONCE = signal.SIGQUIT
+#: How a supervisor tells a child to go at once. None on Windows, which has no supervisor.
+AT_ONCE: Any = getattr(signal, "SIGQUIT", None)
+#: What Ctrl-Break and the end of a console session send on Windows; None elsewhere.
+BREAK: Any = getattr(signal, "SIGBREAK", None)
 
-_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT, AT_ONCE))
+_STOP = {signal.SIGTERM, signal.SIGINT}
+_SIGNALS = frozenset(number for number in (*_STOP, AT_ONCE, BREAK) if number is not None)
+#: Windows has no signal mask; there nobody forks or executes anew, which it is needed for.
+_CAN_BLOCK = hasattr(signal, "pthread_sigmask")
 
 
 class Shutdown:
@@ -39,16 +45,19 @@ class Shutdown:
         self._stop: Stop | None = None
         signal.signal(signal.SIGTERM, self._received)
         signal.signal(signal.SIGINT, signal.SIG_IGN if supervised else self._received)
-        if supervised:
+        if supervised and AT_ONCE is not None:
             signal.signal(AT_ONCE, self._received)
+        if BREAK is not None:
+            signal.signal(BREAK, self._received)
         self._fork = threading.local()
-        os.register_at_fork(
+        at_fork(
             before=self._hold_signals,
             after_in_parent=self._let_signals,
             after_in_child=self._mean_nothing,
         )
-        # Blocked when this process took the place of one that recycled: see `start_again`.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+        if _CAN_BLOCK:
+            # Blocked when this process took the place of one that recycled: see `start_again`.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
 
     def connect(self, stop: Stop) -> None:
         """Name what is to be stopped; a signal that came before counts."""

@@ -250,7 +250,7 @@ def test_a_policy_damaged_behind_our_back_loses_no_message(
     assert "no usable dead queue" in caplog.text
 
 
-def test_discard_deletes_with_a_warning_that_names_the_message(
+def test_discard_deletes_with_an_error_that_names_the_message(
     clock, counts, policy, caplog
 ):  # B8, D8
     caplog.set_level(logging.WARNING, logger="deadletter")
@@ -262,5 +262,5 @@ def test_discard_deletes_with_a_warning_that_names_the_message(
     assert outcome == {doomed.id: Poisoned(attempts=1)}
     assert Message.objects.get().id == neighbour.id
     assert counts() == {"active": 1}
-    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert any(f"discarded message mail {doomed.id} of queue default" in w for w in warnings)
+    [error] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert f"discarded message mail {doomed.id} of queue default" in error

@@ -15,19 +15,20 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
 from ...checks import check_databases
+from ...forks import CAN_FORK
 from ...logs import configure
 from ...metrics.exporter import Exporter
 from ...metrics.server import CannotListen
 from ...models import Message, Queue
 from ...models import WorkerProcess as WorkerRow
 from ...worker import pools
+from ...worker.housekeeper import resident_mib
 from ...worker.ledger import Ledger
 from ...worker.options import Options
 from ...worker.outages import Unusable, advice, check_tables, is_outage
 from ...worker.process import RECYCLE, WorkerProcess, leave, start_again
 from ...worker.registry import discover, registry
 from ...worker.shutdown import Shutdown
-from ...worker.supervisor import Supervisor
 
 #: Seconds for which a handler that computes may keep the interpreter while the pump waits for it.
 #: Python's own 5 ms are as long as a transaction; they cost a tenth of the rate of quick handlers.
@@ -131,7 +132,8 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **given: Any) -> None:
-        configure(given["log_format"])
+        _check_platform(given)
+        configure(given["log_format"], verbosity=given["verbosity"])
         sys.setswitchinterval(SWITCH)
         pools.leave_pools()
         discover()
@@ -159,6 +161,9 @@ class Command(BaseCommand):
         leave(0, at_once=process.has_stuck_threads)
 
     def _supervise(self, options: Options, count: int, exporter: Exporter | None) -> int:
+        # Here: it needs signals and calls that not every platform has.
+        from ...worker.supervisor import Supervisor
+
         names = [f"{options.name}/{n}" for n in range(1, count + 1)]
         options = dataclasses.replace(options, supervisor=os.getpid())
 
@@ -180,6 +185,20 @@ class Command(BaseCommand):
             names, run_child, using=options.using, grace=options.grace, companion=exporter
         )
         return supervisor.run()
+
+
+def _check_platform(given: dict[str, Any]) -> None:
+    """Refuse what this platform cannot do; everything else is the same everywhere."""
+    if given["processes"] > 1 and not CAN_FORK:
+        raise CommandError(
+            f"--processes {given['processes']}: this platform cannot fork processes. Start "
+            "run_worker several times instead, each with --processes 1 (the default)."
+        )
+    if given["max_memory"] is not None and resident_mib() is None:
+        raise CommandError(
+            "--max-memory: this platform does not tell how much memory a process uses. Start "
+            "run_worker without it; --max-messages also replaces a process now and then."
+        )
 
 
 def _options(given: dict[str, Any]) -> Options:

@@ -74,8 +74,8 @@ def person(options: dict[str, Any]) -> str:
         return str(options["by"])
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        return f"uid {os.getuid()}"
+    except (ImportError, KeyError, OSError):  # a container whose user has no name
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 def poison_filter(options: dict[str, Any]) -> PoisonFilter:
