@@ -15,6 +15,7 @@ from .. import clock
 from ..lifecycle.levels import oldest_due, priorities, read_levels
 from ..lifecycle.transaction import plan_by_index
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
+from ..patterns import Served
 from ..status import Status
 from .board import OTHER
 
@@ -73,6 +74,7 @@ def _read_depths(using: str) -> Depths:
     served = list(alive.values_list("queues", flat=True))
     breakers = Breaker.objects.using(using).order_by("name").values_list("name", flat=True)
     stuck = _count(Instance.objects.using(using).stuck())
+    serving = Served(served)
     found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
     queues = Queue.objects.using(using).order_by("name")
     dead = set(queues.filter(dead_queue__isnull=False).values_list("dead_queue_id", flat=True))
@@ -84,7 +86,7 @@ def _read_depths(using: str) -> Depths:
             oldest=(now - oldest.get(queue.name, now)).total_seconds(),
             paused=queue.paused,
             is_dead_queue=queue.pk in dead,
-            workers=sum(queue.name in names for names in served),
+            workers=serving.count(queue.name, is_dead_queue=queue.pk in dead),
             halted=_halted(queue, using),
         )
     return found

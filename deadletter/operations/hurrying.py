@@ -9,14 +9,16 @@ from .. import clock
 from ..lifecycle import recover
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, Message, State
+from ..patterns import is_pattern
 from . import audit
 from .acting import PIECE, after_pieces, alias_of, step
 from .bulk import Progress, Total
+from .queue_names import matching_queues
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageFilter:
-    """Every field narrows; None leaves it open."""
+    """Every field narrows; None leaves it open. `queue` is a name, or a pattern (`tenant-a/*`)."""
 
     queue: str | None = None
     name: str | None = None
@@ -27,8 +29,12 @@ class MessageFilter:
     def messages(self, state: str, using: str) -> Any:
         """Return the messages in a state, oldest first, without their payloads."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
-        if "queue" in given:
-            given["queue__name"] = given.pop("queue")
+        if self.queue is not None:
+            del given["queue"]
+            if is_pattern(self.queue):
+                given["queue__name__in"] = matching_queues(self.queue, using=using)
+            else:
+                given["queue__name"] = self.queue
         rows = Message.objects.using(using).light().select_related("queue").order_by("pk")
         return rows.in_state(state, clock.now(using)).filter(**given)
 
@@ -51,6 +57,8 @@ def retry_failed(
     alias = alias_of(using)
     newest = Message.objects.using(alias).order_by("-pk").values_list("pk", flat=True).first() or 0
     selection = {key: value for key, value in asdict(wanted).items() if value is not None}
+    if wanted.queue is not None and is_pattern(wanted.queue):
+        selection["queues"] = matching_queues(wanted.queue, using=alias)
     opening = audit.Opening(
         act=Act.RETRY_NOW, by=by, why=why, selection={**selection, "state": "failed"}
     )
