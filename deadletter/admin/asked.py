@@ -14,6 +14,7 @@ from django.utils.translation import gettext
 
 from ..models import PoisonRecord
 from ..operations import PoisonFilter
+from ..patterns import is_pattern
 from .readonly import COUNT_LIMIT, as_id
 
 #: What an address may ask for, in the order of the form.
@@ -108,7 +109,7 @@ class Window:
 
 def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> Window:
     """Return the newest matching records first, from the place `after` on."""
-    first = next((key for key in INDEXED if getattr(wanted, key) is not None), None)
+    first = next((key for key in INDEXED if _is_exact(wanted, key)), None)
     names = (*INDEXED, "kind", "reason", "text")
     rest = [key for key in names if key != first and getattr(wanted, key) is not None]
     rows = wanted.records(using).order_by("-poisoned_at", "-pk")
@@ -124,6 +125,12 @@ def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> Windo
     times = base.values_list(F("poisoned_at"), flat=True)
     end = next(iter(times[reach - 1 : reach]), None)
     return Window(rows if end is None else rows.filter(poisoned_at__gte=end), end, reach)
+
+
+def _is_exact(wanted: PoisonFilter, key: str) -> bool:
+    """A pattern of queues is several places of the index, each in an order of its own."""
+    value = getattr(wanted, key)
+    return value is not None and not (key == "queue" and is_pattern(value))
 
 
 @dataclass(frozen=True)

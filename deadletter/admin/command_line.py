@@ -22,7 +22,7 @@ def command(verb: str, *ids: object, **options: Any) -> str:
 def command_for(verb: str, wanted: PoisonFilter, **options: Any) -> str:
     """The command for everything that matches; without a filter, everything there is."""
     found: Mapping[str, Any] = wanted.as_dict()
-    narrowed = {key: value for key, value in found.items() if key != "up_to"}
+    narrowed = {key: value for key, value in found.items() if key not in ("up_to", "queues")}
     if "reason" in narrowed:
         narrowed["reason"] = FailureReason.read(narrowed["reason"]).name
     text = command(verb, **narrowed, **options)

@@ -14,6 +14,7 @@ from .. import clock
 from ..models import BulkJob, Queue, WorkerProcess
 from ..operations import PoisonFilter
 from ..operations import bulk as operations
+from ..patterns import Served
 from .command_line import command_for
 from .pages import alias, need, render, rights, tell, url, write_log
 
@@ -123,8 +124,7 @@ def _unserved() -> str:
     if queue is not None and queue.paused:
         return gettext("The queue “deadletter” is paused: nothing goes on until it is resumed.")
     alive = WorkerProcess.objects.using(alias()).filter(seen_at__gte=now - SEEN)
-    served = {name for queues in alive.values_list("queues", flat=True) for name in queues or ()}
-    if operations.QUEUE in served:
+    if operations.QUEUE in Served(alive.values_list("queues", flat=True)):
         return ""
     return gettext(
         "No live worker serves the queue “deadletter”: nothing goes on until one does. Start "

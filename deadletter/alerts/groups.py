@@ -21,7 +21,6 @@ from django.db import connections
 from django.db.models import F
 
 from .. import sql
-from ..alert_rules import EACH
 from ..models import Alert, AlertState
 from .looking import COUNTED, MOST, Look, Observation, about, newest, sample, samples
 
@@ -145,8 +144,8 @@ def _untold(look: Look, groups: list[_Group]) -> Iterator[tuple[_Group, Any, dat
         if group.fingerprint not in told or told[group.fingerprint] < group.last
     ]
     records = look.poison().filter(pk__in=ids)
-    queues = {rule.queue for rule in look.policy.of_kind(RULE)}
-    if not queues & {"", EACH}:
+    queues = look.wanted_queues(RULE)
+    if queues is not None:
         records = records.filter(queue__in=queues)
     latest = {record.pk: record for record in samples(records)[:MOST]}
     forgotten = look.now - KEPT

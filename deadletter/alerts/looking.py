@@ -14,6 +14,7 @@ from ..alert_rules import EACH, AlertPolicy, Rule
 from ..failures import printable
 from ..lifecycle.own import PREFIX, QUEUE
 from ..models import PoisonRecord, Queue
+from ..patterns import is_pattern, wanted
 
 #: Counts stop here unless a threshold is higher; more is shown as "10,000+".
 COUNTED = 10_000
@@ -55,24 +56,43 @@ class Look:
     @cached_property
     def queues(self) -> list[str]:
         """The names of all queues but our own."""
+        return list(self._dead_queues)
+
+    @cached_property
+    def _dead_queues(self) -> dict[str, bool]:
+        """Whether a queue is a dead queue, by name, of all queues but our own."""
         rows = Queue.objects.using(self.using).exclude(name=QUEUE).order_by("name")
-        return list(rows.values_list("name", flat=True))
+        return dict(rows.named_and_dead())
 
     def scopes(self, kind: str) -> Iterator[tuple[Rule, str]]:
         """Return each rule of a kind with a queue it is about; "" for all queues together."""
-        rules = self.policy.of_kind(kind)
-        named = {rule.queue for rule in rules}
-        for rule in rules:
-            if rule.queue != EACH:
+        for rule in self.policy.of_kind(kind):
+            if not is_pattern(rule.queue):
                 yield rule, rule.queue
                 continue
-            # A queue with a rule of its own is not judged by the rule for each.
-            yield from ((rule, name) for name in self.queues if name not in named)
+            # A queue with a rule of its own is not judged by a pattern, nor by the one for each.
+            for name in self.queues:
+                if self.wants(kind, name) is rule:
+                    yield rule, name
 
     def wants(self, kind: str, queue: str) -> Rule | None:
-        """Return the rule of this kind for one queue: its own, or the one for any."""
+        """Return the rule of this kind for one queue: its own, a pattern's, or the one for any."""
         rules = {rule.queue: rule for rule in self.policy.of_kind(kind)}
-        return rules.get(queue) or rules.get(EACH) or rules.get("")
+        if queue in rules:
+            return rules[queue]
+        patterns = tuple(name for name in rules if is_pattern(name) and name != EACH)
+        is_dead_queue = self._dead_queues.get(queue, False) if patterns else False
+        place = wanted(patterns).place(queue, is_dead_queue=is_dead_queue)
+        if place is not None:
+            return rules[patterns[place]]
+        return rules.get(EACH) or rules.get("")
+
+    def wanted_queues(self, kind: str) -> set[str] | None:
+        """Return the queues that rules of a kind are about; None: all of them."""
+        named = {rule.queue for rule in self.policy.of_kind(kind)}
+        if named & {"", EACH}:
+            return None
+        return named | {name for name in self.queues if self.wants(kind, name) is not None}
 
     def poison(self, queue: str = "") -> Any:
         """Dead letters of a queue, or of all; never our own: no notice is about a notice."""

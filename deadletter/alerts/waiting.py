@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from ..lifecycle.levels import oldest_waiting
 from ..lifecycle.own import QUEUE
 from ..models import Alert, WorkerProcess
+from ..patterns import Served
 from .looking import Look, Observation
 
 #: A worker says every five seconds that it is alive; one not seen for this long serves nothing.
@@ -30,7 +31,7 @@ def unserved(look: Look) -> Iterator[Observation]:
     if not look.policy.of_kind(kind):
         return
     workers = WorkerProcess.objects.using(look.using).filter(seen_at__gte=look.now - ALIVE)
-    served = {name for queues in workers.values_list("queues", flat=True) for name in queues or ()}
+    served = Served(workers.values_list("queues", flat=True))
     for queue, due in _oldest_due(look):
         rule = look.wants(kind, queue)
         if rule is not None and queue not in served and look.now - due > rule.after:

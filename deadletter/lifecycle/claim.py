@@ -9,11 +9,14 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any
 
+from django.db.models import Q
+
 from .. import points, sql
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..failures import HISTORY_LIMIT
 from ..models import Queue
+from ..patterns import wanted
 from ..status import FailureReason, Status
 from . import levels, streams
 from .counting import Subject
@@ -45,7 +48,8 @@ def claim(
     """
     Take up to `limit` due messages under a lease and count the attempt, in one transaction.
 
-    `queues` in order of preference; None: all but dead queues. `lease` defaults to the queue's.
+    `queues` are names or glob patterns in order of preference, patterns never matching a dead queue
+    or deadletter's own; None: all but dead queues. `lease` defaults to the queue's.
     A message that has used up its attempts is quarantined instead, without being returned.
     """
     request = ClaimRequest(queues, limit, lease)
@@ -131,8 +135,10 @@ def _asked_for(request: ClaimRequest, due: Sequence[Level]) -> Sequence[Level]:
     """Return the levels of the queues asked for: those that were known may be of others too."""
     if request.queues is None:
         return due
-    names = frozenset(request.queues)
-    return [level for level in due if level.queue in names]
+    place = wanted(tuple(request.queues)).place
+    return [
+        level for level in due if place(level.queue, is_dead_queue=level.is_dead_queue) is not None
+    ]
 
 
 def _places(
@@ -142,16 +148,16 @@ def _places(
     if request.shuffle:
         due = levels.shuffled(due)
     # What the queues are is read when it is needed: one may be paused or renamed since.
-    is_named = request.queues is not None
+    names = {} if request.queues is None else wanted(tuple(request.queues)).names
     for place in range(0, len(due), LEVELS):
         some = due[place : place + LEVELS]
         if tx.is_sqlite:
-            yield from _sqlite_places(tx, some, is_named=is_named)
+            yield from _sqlite_places(tx, some, names)
             continue
         starts = [floors.get(level.queue) for level in some]
         yield {
             "queue_ids": [level.queue_id for level in some],
-            "names": [level.queue if is_named else None for level in some],
+            "names": [level.queue if level.queue in names else None for level in some],
             "priorities": [level.priority for level in some],
             "since": [start and start.since for start in starts],
             "from_ids": [start.id if start else 0 for start in starts],
@@ -159,15 +165,15 @@ def _places(
 
 
 def _sqlite_places(
-    tx: Transaction, some: Sequence[Level], *, is_named: bool
+    tx: Transaction, some: Sequence[Level], names: Collection[str]
 ) -> Iterator[dict[str, Any]]:
     policies = Queue.objects.using(tx.using).filter(paused=False)
-    if not is_named:
-        policies = policies.filter(sources=None)
+    if any(level.queue not in names for level in some):
+        policies = policies.filter(Q(sources=None) | Q(name__in=names)).distinct()
     queues = policies.in_bulk({level.queue_id for level in some})
     for level in some:
         queue = queues.get(level.queue_id)
-        if queue is None or (is_named and queue.name != level.queue):
+        if queue is None or (level.queue in names and queue.name != level.queue):
             continue
         yield {
             "queue_id": queue.pk,

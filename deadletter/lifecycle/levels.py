@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, sql
 from ..models import Message
+from ..patterns import Wanted, wanted
 from .transaction import Transaction, plan_by_index
 from .values import ClaimRequest, Level, Levels
 
@@ -113,22 +114,32 @@ def _discover(
     keep: bool,
 ) -> Levels:
     started = monotonic()
-    names = None if request.queues is None else list(dict.fromkeys(request.queues))
+    asked = None if request.queues is None else wanted(tuple(request.queues))
     params = {"now": now, "within": within}
-    if names is None or len(names) > FEW:
+    if asked is None or asked.has_patterns or len(asked.names) > FEW:
         rows = sql.run(connection, "read_levels", params, keep=keep)
     else:
+        names = list(asked.names)
         rows = sql.run(connection, "read_levels_of", {**params, "queues": names}, keep=keep)
     levels = [_level(row, connection) for row in rows]
-    if names is None:
+    if asked is None:
         levels = [level for level in levels if not level.is_dead_queue]
     else:
-        places = {name: place for place, name in enumerate(names)}
-        levels = [level for level in levels if level.queue in places]
-        levels.sort(key=lambda level: places[level.queue])
+        levels = _in_order(levels, asked)
     read = monotonic()
     due = tuple(level for level in levels if not level.is_paused)
     return Levels(due, read, read - started)
+
+
+def _in_order(levels: Iterable[Level], asked: Wanted) -> list[Level]:
+    """Return the levels that are asked for: as they were named, then by name and priority."""
+    places = (
+        (asked.place(level.queue, is_dead_queue=level.is_dead_queue), level) for level in levels
+    )
+    found = [(place, level) for place, level in places if place is not None]
+    # The database may sort names by the rules of a language.
+    found.sort(key=lambda pair: (pair[0], pair[1].queue, pair[1].priority))
+    return [level for _, level in found]
 
 
 def _level(row: sql.Row, connection: BaseDatabaseWrapper) -> Level:

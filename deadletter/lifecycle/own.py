@@ -5,8 +5,9 @@ from __future__ import annotations
 from django.core.exceptions import ValidationError
 
 from ..models import Queue
+from ..patterns import OWN_QUEUE
 
-QUEUE = "deadletter"
+QUEUE = OWN_QUEUE
 #: What the names of its own messages begin with.
 PREFIX = "deadletter."
 _POLICY = {"max_attempts": 10, "backoff_base": 1, "backoff_cap": 60}

@@ -151,7 +151,7 @@ class Batch:
 @dataclass(frozen=True)
 class ClaimRequest:
     """
-    What to claim: queues in order of preference (None: all but dead queues).
+    What to claim: queues in order of preference, by name or glob pattern (None: all but dead ones).
 
     `max_attempts` by message name replaces the queue's number, None meaning never. `token` is the
     lease to claim under: a caller that knows it can find what a claim took whose answer was lost.

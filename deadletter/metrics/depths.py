@@ -17,6 +17,7 @@ from ..lifecycle.transaction import plan_by_index
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..operations import depths
 from ..operations.depths import FailedLook, waiting_depths
+from ..patterns import Served
 from .board import OTHER
 
 #: Messages of a queue counted in a state; a depth that reaches it may be more.
@@ -76,6 +77,7 @@ def _read_depths(using: str) -> Depths:
         Breaker.objects.using(using).open(now).order_by("name").values_list("name", flat=True)
     )
     stuck = _count(Instance.objects.using(using).stuck())
+    serving = Served(served)
     found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
     queues = Queue.objects.using(using).order_by("name")
     dead = set(queues.filter(dead_queue__isnull=False).values_list("dead_queue_id", flat=True))
@@ -88,7 +90,7 @@ def _read_depths(using: str) -> Depths:
             oldest=(now - oldest.get(queue.name, now)).total_seconds(),
             paused=queue.paused,
             is_dead_queue=queue.pk in dead,
-            workers=sum(queue.name in names for names in served),
+            workers=serving.count(queue.name, is_dead_queue=queue.pk in dead),
             halted=_halted(queue, using),
         )
     return found

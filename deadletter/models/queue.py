@@ -38,6 +38,11 @@ class StreamPolicy(models.TextChoices):
 class QueueQuerySet(models.QuerySet["Queue"]):
     """An update of many rows frees streams as `Queue.save` does."""
 
+    def named_and_dead(self) -> list[tuple[str, bool]]:
+        """Return each name, and whether other queues send their dead there."""
+        sources = Queue.objects.using(self.db).filter(dead_queue=models.OuterRef("pk"))
+        return list(self.values_list("name", models.Exists(sources)))
+
     def update(self, **values: Any) -> int:
         if "stream_policy" not in values:
             return super().update(**values)

@@ -31,7 +31,17 @@ from .messages import (
 from .poison import Removal, Retrial, get_poison, list_poison, remove_poison, retry_poison
 from .preview import Preview, preview
 from .purge import purge
-from .queues import POLICY, create_queue, delete_queue, pause, require_queue, resume, set_queue
+from .queue_names import matching_queues, require_queue
+from .queues import (
+    POLICY,
+    create_queue,
+    delete_queue,
+    pause,
+    pause_matching,
+    resume,
+    resume_matching,
+    set_queue,
+)
 from .redact import redact, redact_history
 from .stats import Stats, poison_candidates, stats
 from .streams import HeldStream, get_stream, list_streams
@@ -68,8 +78,10 @@ __all__ = [
     "list_messages",
     "list_poison",
     "list_streams",
+    "matching_queues",
     "matrix",
     "pause",
+    "pause_matching",
     "poison",
     "poison_candidates",
     "preview",
@@ -82,6 +94,7 @@ __all__ = [
     "remove_poison",
     "require_queue",
     "resume",
+    "resume_matching",
     "retry_failed",
     "retry_matching",
     "retry_messages",

@@ -20,7 +20,7 @@ from . import audit
 from .acting import PIECE, Verb, after_pieces, alias_of, step
 from .filters import PoisonFilter
 from .poison import Terms, removal, retrial
-from .queues import require_queue
+from .queue_names import require_queue
 
 #: The queue and the message name of work that goes on in the background.
 QUEUE = own.QUEUE

@@ -12,13 +12,16 @@ from django.utils.dateparse import parse_datetime
 from ..failures import shown
 from ..models import PoisonRecord
 from ..models.poison import PoisonQuerySet
+from ..patterns import is_pattern
 from ..status import FailureReason
+from .queue_names import matching_queues
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoisonFilter:
     """
-    Every field narrows; None leaves it open. `text`, `kind` and `reason` have no index.
+    Every field narrows; None leaves it open. `text`, `kind` and `reason` have no index. `queue` is
+    a name, or a pattern such as `tenant-a/*`.
 
     Raises ValueError naming the field for what no record could have.
     """
@@ -38,6 +41,8 @@ class PoisonFilter:
     until: datetime | None = None
     #: Nothing that died after this record: what was shown is what is touched.
     up_to: int | None = None
+    #: What a pattern of queues matched when the filter was fixed.
+    queues: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.reason, str):
@@ -50,14 +55,19 @@ class PoisonFilter:
                 raise ValueError(f"{key}: needs a time zone, for example 2026-01-31T12:00:00+00:00")
 
     def __bool__(self) -> bool:
-        return any(value is not None for key, value in asdict(self).items() if key != "up_to")
+        derived = ("up_to", "queues")
+        return any(value is not None for key, value in asdict(self).items() if key not in derived)
 
     def records(self, using: str) -> PoisonQuerySet:
         """Return the matching records, oldest first, without their payloads."""
         rows = PoisonRecord.objects.using(using).light().order_by("pk")
-        for key in ("queue", "name", "kind", "instance", "fingerprint", "exception", "stream"):
+        for key in ("name", "kind", "instance", "fingerprint", "exception", "stream"):
             if (value := getattr(self, key)) is not None:
                 rows = rows.filter(**{key: value})
+        if self.queue is not None and is_pattern(self.queue):
+            rows = rows.filter(queue__in=self._matched(using))
+        elif self.queue is not None:
+            rows = rows.filter(queue=self.queue)
         if self.reason is not None:
             column = "reason" if self.reason in _VERDICTS else "last_failure_reason"
             rows = rows.filter(**{column: self.reason})
@@ -76,13 +86,24 @@ class PoisonFilter:
         # Of the whole table, not of what matches: one probe of the primary key, whatever is asked.
         ids = PoisonRecord.objects.using(using).order_by("-pk").values_list("pk", flat=True)
         newest = ids.first()
-        return replace(self, up_to=newest or 0)
+        is_open = self.queue is None or not is_pattern(self.queue)
+        queues = None if is_open else self._matched(using)
+        return replace(self, up_to=newest or 0, queues=queues)
+
+    def _matched(self, using: str) -> tuple[str, ...]:
+        if self.queues is not None:
+            return self.queues
+        return tuple(matching_queues(self.queue or "", or_poison=True, using=using))
 
     def as_dict(self) -> dict[str, Any]:
         """Return what JSON can keep; `from_dict` reads it back."""
         found = {key: value for key, value in asdict(self).items() if value is not None}
         return {
-            key: value.isoformat() if isinstance(value, datetime) else value
+            key: value.isoformat()
+            if isinstance(value, datetime)
+            else list(value)
+            if isinstance(value, tuple)
+            else value
             for key, value in found.items()
         }
 
@@ -112,6 +133,8 @@ def _read(key: str, value: Any) -> Any:
         return as_reason(value)
     if key == "up_to":
         return _number(key, value)
+    if key == "queues":
+        return _names(key, value)
     return str(value)
 
 
@@ -124,6 +147,12 @@ def _check_text(key: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{key}: a lone surrogate matches nothing") from None
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{key}: expected a list of names, got {shown(value)}")
+    return tuple(str(name) for name in value)
 
 
 def _number(key: str, value: Any) -> int:

@@ -16,6 +16,7 @@ from .. import clock
 from ..durations import Duration, as_timedelta
 from ..lifecycle.levels import oldest_waiting
 from ..models import PoisonRecord, WorkerProcess
+from ..patterns import Served
 from .deadline import within
 
 #: Deaths are counted up to the limit that was given, or up to this.
@@ -149,19 +150,18 @@ def _limited(alias: str, seconds: float | None) -> Iterator[None]:
         yield
 
 
-def _look_for_workers(asked: _Question, now: datetime, found: Health) -> dict[str, int]:
-    """Return how many live workers serve each queue."""
+def _look_for_workers(asked: _Question, now: datetime, found: Health) -> Served:
+    """Return which queues the live workers serve."""
     rows = WorkerProcess.objects.using(asked.alias).filter(seen_at__gte=now - asked.max_age)
     if asked.host is not None:
         rows = rows.filter(host=asked.host)
-    served: dict[str, int] = {}
+    served: list[object] = []
     for name, queues in rows.values_list("name", "queues"):
         # The processes of one `run_worker --processes` are called name/1, name/2, …
         if asked.worker not in (None, name) and not name.startswith(f"{asked.worker}/"):
             continue
         found.workers.append(name)
-        for queue in queues:
-            served[queue] = served.get(queue, 0) + 1
+        served.append(queues)
     if not found.workers and asked.min_workers:
         found.problems.append(
             f"no worker{asked.wanted} was seen in the last {asked.max_age.total_seconds():g} s; is "
@@ -172,14 +172,14 @@ def _look_for_workers(asked: _Question, now: datetime, found: Health) -> dict[st
             f"{len(found.workers)} worker(s){asked.wanted} seen in the last "
             f"{asked.max_age.total_seconds():g} s, fewer than {asked.min_workers}"
         )
-    return served
+    return Served(served)
 
 
-def _look_at_queues(asked: _Question, now: datetime, found: Health, served: dict[str, int]) -> None:
+def _look_at_queues(asked: _Question, now: datetime, found: Health, served: Served) -> None:
     """Name queues with work that nobody takes: one index probe for each level that exists."""
     for name, since in oldest_waiting(asked.alias, now=now).items():
         waited = (now - since).total_seconds()
-        found.queues.append(QueueHealth(name=name, waited=waited, workers=served.get(name, 0)))
+        found.queues.append(QueueHealth(name=name, waited=waited, workers=served.count(name)))
         if name not in served:
             found.problems.append(f"queue {name} has messages due and no live worker serves it")
         if asked.max_wait is not None and waited > asked.max_wait.total_seconds():

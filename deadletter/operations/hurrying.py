@@ -9,19 +9,21 @@ from .. import clock
 from ..lifecycle import recover
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, Message, State
+from ..patterns import is_pattern
 from ..status import FailureReason, Status
 from . import audit
 from .acting import PIECE, Verb, after_pieces, alias_of, step
 from .bulk import Progress, Total
 from .filters import as_reason
+from .queue_names import matching_queues
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageFilter:
     """
-    Every field narrows; None leaves it open. `kind` and `reason` have no index.
+    Every field narrows; None leaves it open. `queue` is a name, or a pattern (`tenant-a/*`).
 
-    Raises ValueError for a reason that does not exist.
+    `kind` and `reason` have no index. Raises ValueError for a reason that does not exist.
     """
 
     queue: str | None = None
@@ -40,8 +42,12 @@ class MessageFilter:
     def messages(self, state: str, using: str) -> Any:
         """Return the messages in a state, oldest first, without their payloads."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
-        if "queue" in given:
-            given["queue__name"] = given.pop("queue")
+        if self.queue is not None:
+            del given["queue"]
+            if is_pattern(self.queue):
+                given["queue__name__in"] = matching_queues(self.queue, using=using)
+            else:
+                given["queue__name"] = self.queue
         if "reason" in given:
             given["failure_reason"] = given.pop("reason")
         if state == State.FAILED:
@@ -70,6 +76,8 @@ def retry_failed(
     alias = alias_of(using)
     newest = Message.objects.using(alias).order_by("-pk").values_list("pk", flat=True).first() or 0
     selection = {key: value for key, value in asdict(wanted).items() if value is not None}
+    if wanted.queue is not None and is_pattern(wanted.queue):
+        selection["queues"] = matching_queues(wanted.queue, using=alias)
     opening = audit.Opening(
         act=Act.RETRY_NOW,
         by=by,

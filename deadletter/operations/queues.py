@@ -8,9 +8,10 @@ from django.db.models import ProtectedError
 
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, PoisonRecord, Queue
+from ..models import Act, Queue
 from . import audit
 from .acting import alias_of
+from .queue_names import matching_queues
 
 #: The fields of a policy, in the order people are shown them.
 POLICY = (
@@ -112,6 +113,31 @@ def resume(name: str, *, by: str | None = None, why: str = "", using: str | None
     return _switch(name, Act.RESUME, by, why, using)
 
 
+def pause_matching(
+    name: str, *, by: str | None = None, why: str = "", using: str | None = None
+) -> list[Queue]:
+    """Pause the queues that a pattern such as `tenant-a/*` matches now, all or none of them."""
+    return _switch_matching(name, Act.PAUSE, by, why, using)
+
+
+def resume_matching(
+    name: str, *, by: str | None = None, why: str = "", using: str | None = None
+) -> list[Queue]:
+    return _switch_matching(name, Act.RESUME, by, why, using)
+
+
+def _switch_matching(
+    name: str, act: Act, by: str | None, why: str, using: str | None
+) -> list[Queue]:
+    alias = alias_of(using)
+    names = matching_queues(name, using=alias) or [name]
+
+    def work(tx: Transaction) -> list[Queue]:
+        return [_switch(found, act, by, why, alias) for found in names]
+
+    return in_transaction(work, using=alias)
+
+
 def _switch(name: str, act: Act, by: str | None, why: str, using: str | None) -> Queue:
     alias = alias_of(using)
 
@@ -124,14 +150,6 @@ def _switch(name: str, act: Act, by: str | None, why: str, using: str | None) ->
         return queue
 
     return in_transaction(work, using=alias)
-
-
-def require_queue(name: str, *, or_poison: bool = False, using: str | None = None) -> None:
-    """Raise UnknownQueue unless there is a queue of that name, or poison that outlived it."""
-    alias = alias_of(using)
-    if or_poison and PoisonRecord.objects.using(alias).filter(queue=name).exists():
-        return
-    _get(name, alias)
 
 
 def _get(name: str, alias: str) -> Queue:

@@ -12,6 +12,7 @@ from django.db.models import Count, F, Max, Min, Q
 from .. import clock
 from ..models import Breaker, Instance, Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
+from .queue_names import matching_queues
 
 _FAILED_BIT = F("status").bitand(int(Status.FAILED))
 
@@ -60,13 +61,24 @@ class Stats:
         return asdict(self)
 
 
-def stats(*, using: str | None = None) -> Stats:
-    """Count what is where. Exact, so it reads every row: the dashboard has cheaper ways."""
+def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
+    """
+    Count what is where. Exact, so it reads every row: the dashboard has cheaper ways.
+
+    `queue`: only of this queue, or of those that a pattern matches; instances and breakers are
+    of no queue, and are counted all the same.
+    """
     alias = using or router.db_for_write(Message)
     now = clock.now(alias)
     messages: Any = Message.objects.using(alias).alias(bit=_FAILED_BIT)
     poison: Any = PoisonRecord.objects.using(alias)
     names = dict(Queue.objects.using(alias).values_list("pk", "name"))
+    candidates = _candidates(alias, 10)
+    if queue is not None:
+        matched = matching_queues(queue, or_poison=True, using=alias)
+        names = {pk: name for pk, name in names.items() if name in set(matched)}
+        messages, candidates = messages.filter(queue__in=names), candidates.filter(queue__in=names)
+        poison = poison.filter(queue__in=matched)
     found = Stats(queues={name: QueueStats() for name in sorted(names.values())})
     for row in messages.order_by().values("queue_id").annotate(**_states(now)):
         queue_id = row.pop("queue_id")
@@ -85,7 +97,7 @@ def stats(*, using: str | None = None) -> Stats:
     waiting = messages.order_by().filter(available_at__gt=now, lease_token=None)
     ends = (Count("pk"), Min("available_at"), Max("available_at"))
     found.backlog = Backlog(*waiting.aggregate(*ends).values())
-    found.candidates = _candidates(alias, 10).count()
+    found.candidates = candidates.count()
     by_status = Instance.objects.using(alias).order_by("status").values("status")
     found.instances = {row["status"]: row["n"] for row in by_status.annotate(n=Count("pk"))}
     found.stuck = Instance.objects.using(alias).stuck().count()

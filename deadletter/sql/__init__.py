@@ -115,7 +115,10 @@ def _for_postgresql(value: Any) -> Any:
         return "{" + ",".join(map(str, value)) + "}"
     if not isinstance(value[0], str):
         return value
-    text = ",".join(value)
+    try:
+        text = ",".join(value)
+    except TypeError:
+        return value  # some of them are None
     # Only what needs no quotes, and does not say NULL: anything else is left to the driver.
     is_bare = "".join(value).replace("-", "").isalnum() and all(value) and text.isascii()
     return "{" + text + "}" if is_bare and "null" not in text.lower() else value

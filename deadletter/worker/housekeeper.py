@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import random
@@ -24,6 +23,7 @@ from ..lifecycle import sweep
 from ..lifecycle.transaction import bounded
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
+from ..patterns import is_pattern, wanted
 from . import pools
 from .breaker import Breakers
 from .holding import Holdings
@@ -77,6 +77,7 @@ class Housekeeper(threading.Thread):
         self._is_draining = False
         self._stopping = threading.Event()
         self._names: list[str] = []
+        self._patterns = [name for name in options.queues or () if is_pattern(name)]
         self._counted = (0, 0, 0)
         self._introduced = False
         # A fleet started together should not sweep together.
@@ -92,23 +93,20 @@ class Housekeeper(threading.Thread):
         self.observer: Observer | None = None
 
     def queues(self) -> Sequence[str] | None:
-        """Return the queues to claim from in the order asked for; None: all but dead queues."""
-        return None if self._options.queues is None else self._names
+        """
+        Return the queues to claim from in the order asked for; None: all but dead queues.
+
+        Patterns stay patterns: the claim matches them, so a new queue is found at once.
+        """
+        return self._options.queues
 
     def refresh(self) -> None:
-        """Read which queues there are; patterns are matched anew, so new queues are found."""
-        rows = Queue.objects.using(self._options.using).order_by("name")
+        """Read which queues are served, for the row of this worker and the size of its backlog."""
+        queues = Queue.objects.using(self._options.using).order_by("name").named_and_dead()
         if self._options.queues is None:
-            self._names = list(rows.filter(sources=None).values_list("name", flat=True))
-            return
-        existing = list(rows.values_list("name", flat=True))
-        wanted = [
-            name
-            for pattern in self._options.queues
-            for name in existing
-            if fnmatch.fnmatchcase(name, pattern)
-        ]
-        self._names = list(dict.fromkeys(wanted))
+            self._names = [name for name, is_dead_queue in queues if not is_dead_queue]
+        else:
+            self._names = wanted(tuple(self._options.queues)).choose(queues)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -183,7 +181,7 @@ class Housekeeper(threading.Thread):
             "completed": pump.tally.completed,
             "failed": pump.tally.failed,
             # Whoever claims no more serves no queue.
-            "queues": [] if self._is_draining else list(self._names),
+            "queues": [] if self._is_draining else [*self._patterns, *self._names],
             "seen_at": now,
         }
         identity = {

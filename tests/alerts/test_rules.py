@@ -376,3 +376,42 @@ def test_a_failed_attempt_is_no_death(clock, rules, decide):
 
     assert decide().raised == []
     assert timedelta(0) < Queue.objects.get(name="default").backoff_base
+
+
+def test_a_worker_that_serves_by_pattern_serves_queues_made_since(clock, rules, decide, policy):
+    for name in ("tenant-a/mail", "tenant-b/mail"):
+        policy(name)
+    rules(unserved_queue={"after": 60})
+    worker(clock, queues=["tenant-a/*"])
+    for name in ("tenant-a/mail", "tenant-b/mail"):
+        send("mail", queue=name)
+    WorkerProcess.objects.update(seen_at=clock.advance(61))
+
+    assert decide(0).raised == ["unserved_queue:tenant-b/mail"]
+
+
+def test_a_rule_about_a_pattern_judges_each_queue_that_it_matches(clock, rules, decide, policy):
+    dead_queue = policy("tenant-a/dead")
+    policy("tenant-a/mail", dead_queue=dead_queue, on_poison="dead_queue")
+    for name in ("tenant-a/sms", "tenant-a/own", "tenant-b/mail"):
+        policy(name)
+    rules(
+        poison_depth=[
+            {"above": 0, "queue": "tenant-a/*"},
+            {"above": 5, "queue": "*"},
+            {"above": 5, "queue": "tenant-a/own"},
+        ],
+        new_group={"queue": "tenant-b/*"},
+    )
+    decide()
+    for name in ("tenant-a/sms", "tenant-a/own", "tenant-a/dead", "tenant-b/mail"):
+        dead(name, queue=name)
+
+    raised = decide().raised
+
+    assert [key for key in raised if key.startswith("poison_depth")] == [
+        "poison_depth:tenant-a/sms"
+    ]
+    [group] = [key for key in raised if key.startswith("new_group")]
+    record = PoisonRecord.objects.get(queue="tenant-b/mail")
+    assert group == f"new_group:{record.fingerprint}"

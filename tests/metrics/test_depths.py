@@ -167,3 +167,17 @@ def test_the_number_of_questions_depends_on_queues_only(clock):
         read_depths("default")
 
     assert len(few) == len(many) <= 24
+
+
+def test_who_serves_by_pattern_serves_what_it_matches_and_no_dead_queue(clock, policy):
+    dead = policy("tenant-a/dead")
+    policy("tenant-a/mail", dead_queue=dead, on_poison="dead_queue")
+    policy("tenant-b/mail")
+    WorkerProcess.objects.create(
+        name="w", host="h", pid=1, version="1", concurrency=1, queues=["tenant-a/*"],
+        started_at=clock.now, seen_at=clock.now,
+    )  # fmt: skip
+
+    workers = {name: depth.workers for name, depth in read_depths("default").queues.items()}
+
+    assert workers == {"default": 0, "tenant-a/dead": 0, "tenant-a/mail": 1, "tenant-b/mail": 0}

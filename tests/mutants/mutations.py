@@ -17,6 +17,7 @@ NEIGHBOURS = "tests/lifecycle/test_stream_neighbours.py"
 POLICIES = "tests/lifecycle/test_stream_policies.py"
 LEVELS = "tests/lifecycle/test_levels.py"
 BUSY = "tests/worker/test_levels.py"
+PATTERNS = "tests/lifecycle/test_patterns.py"
 REPLACEMENT = "tests/worker/test_replacement.py"
 COPIES = "tests/worker/test_copies.py"
 ATOMIC = "tests/worker/test_atomic.py"
@@ -588,6 +589,43 @@ def _levels() -> Iterator[Mutation]:
                 )
             ],
             [f"{LEVELS}::test_levels_of_a_queue_that_is_not_asked_for_are_passed_over"],
+        )
+        yield Mutation(
+            "let a pattern match dead queues",
+            on,
+            [
+                python("patterns.py", "or is_dead_queue or name ==", "or name =="),
+                python(
+                    "lifecycle/claim.py",
+                    "if any(level.queue not in names for",
+                    "if any(not names for",
+                )
+                if on == "sqlite"
+                else python(
+                    "lifecycle/claim.py",
+                    "level.queue if level.queue in names else None",
+                    "level.queue if names else None",
+                ),
+            ],
+            [f"{PATTERNS}::test_a_pattern_never_matches_a_dead_queue_or_our_own"],
+        )
+        yield Mutation(
+            "let a pattern match the own queue",
+            on,
+            [python("patterns.py", " or name == OWN_QUEUE:", ":")],
+            [f"{PATTERNS}::test_a_pattern_never_matches_a_dead_queue_or_our_own"],
+        )
+        yield Mutation(
+            "look into the queues of a pattern in any order",
+            on,
+            [
+                python(
+                    "lifecycle/levels.py",
+                    "found.sort(key=lambda pair: (pair[0], ",
+                    "found.sort(key=lambda pair: (",
+                )
+            ],
+            [f"{PATTERNS}::test_names_and_patterns_keep_the_order_given"],
         )
     yield Mutation(
         "leave the order of a batch to the planner",

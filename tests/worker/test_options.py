@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, connections
 
 from deadletter import Outgoing, send, send_many
+from deadletter.lifecycle.own import own_queue
 from deadletter.models import Message, Queue, WorkerProcess
 from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
@@ -78,8 +79,23 @@ def test_dead_queues_are_left_alone_unless_named(workers: Workers):
     workers.drain()
     assert rows() == {id: 0}
 
+    workers.drain("--queues", "*,dea[d]")
+    assert rows() == {id: 0}
+
     workers.drain("--queues", "dead")
     assert rows() == {}
+
+
+def test_a_worker_says_in_its_row_what_it_serves_patterns_and_names(workers: Workers):
+    Queue.objects.create(name="tenant-a/mail")
+    own_queue("default")
+    worker = workers.start("--queues", "tenant-*,default", "--poll", 0.05).wait_ready()
+
+    def served() -> list[str] | None:
+        return WorkerProcess.objects.values_list("queues", flat=True).first()
+
+    wait_until(lambda: served() == ["tenant-*", "tenant-a/mail", "default"], why=worker.text)
+    assert worker.stop() == 0
 
 
 def test_drain_waits_for_what_runs_and_leaves_what_is_not_due(workers: Workers):

@@ -21,6 +21,7 @@ from ...metrics.exporter import Exporter
 from ...metrics.server import CannotListen
 from ...models import Message, Queue
 from ...models import WorkerProcess as WorkerRow
+from ...patterns import is_pattern
 from ...worker import pools
 from ...worker.housekeeper import resident_mib
 from ...worker.ledger import Ledger
@@ -327,7 +328,7 @@ def _refuse(error: DatabaseError, options: Options) -> None:
 
 def _check_queues(options: Options) -> None:
     """Refuse a typing error; a pattern may match queues yet to come, and an outage may pass."""
-    plain = [name for name in options.queues or () if not set(name) & set("*?[")]
+    plain = [name for name in options.queues or () if not is_pattern(name)]
     try:
         existing = set(Queue.objects.using(options.using).values_list("name", flat=True))
     except DatabaseError:

@@ -8,9 +8,10 @@ from typing import Any
 
 from ... import clock
 from ...models import Message, PoisonRecord
-from ...operations import PoisonFilter, Total, preview
+from ...operations import PoisonFilter, Total, matching_queues, preview
 from ...operations.preview import SAMPLE
-from .options import alias
+from ...patterns import is_pattern
+from .options import alias, matched
 from .rows import message_table, poison_table
 from .screen import Progress, Screen
 from .selecting import find_messages, find_poison, why_no_message, why_no_poison
@@ -100,6 +101,8 @@ def on_filter(
     if not seen.count:
         screen.say("nothing matches")
         return report.show(screen) if screen.as_json else 1
+    if seen.wanted.queues is not None:
+        screen.say(matched(seen.wanted.queues, seen.wanted.queue or ""))
     asks = not options["yes"] and not options["dry_run"]
     if asks or (options["dry_run"] and not screen.as_json):
         _sample(screen, seen.sample, options)
@@ -129,6 +132,9 @@ def on_messages(
     if not count:
         screen.say("nothing matches")
         return report.show(screen) if screen.as_json else 1
+    if options["queue"] is not None and is_pattern(options["queue"]):
+        found = matching_queues(options["queue"], using=alias(options))
+        screen.say(matched(found, options["queue"]))
     if not options["yes"] and not (options["dry_run"] and screen.as_json):
         sample = rows.with_error_start()[: min(SAMPLE, count)]
         _sample(screen, list(sample), options)

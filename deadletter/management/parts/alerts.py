@@ -15,6 +15,8 @@ from ...alerts.waiting import ALIVE
 from ...conf import get_settings
 from ...lifecycle.own import QUEUE
 from ...models import Alert, Queue, WorkerProcess
+from ...operations import matching_queues
+from ...patterns import Served, is_pattern
 from .options import add_common, alias, number
 from .screen import Screen, usage
 from .text import ago
@@ -135,6 +137,10 @@ def _warn_of_rules(screen: Screen, using: str) -> None:
     wanted = {rule.queue: rule.kind for rule in policy.rules} if policy is not None else {}
     existing = Queue.objects.using(using).filter(name__in=wanted).values_list("name", flat=True)
     for queue in sorted(wanted.keys() - set(existing) - {"", EACH}):
+        if is_pattern(queue):
+            if not matching_queues(queue, using=using):
+                screen.say(f"the rule {wanted[queue]} is about {queue}, which matches no queue yet")
+            continue
         screen.say(
             f"the rule {wanted[queue]} is about the queue {queue}, which does not exist (yet): it "
             "watches nothing"
@@ -148,7 +154,7 @@ def _warn_of_notices(screen: Screen, using: str) -> None:
         return
     since = clock.now(using) - ALIVE
     workers = WorkerProcess.objects.using(using).filter(seen_at__gte=since)
-    if not any(QUEUE in (queues or ()) for queues in workers.values_list("queues", flat=True)):
+    if QUEUE not in Served(workers.values_list("queues", flat=True)):
         screen.say(
             f"{waiting} notices wait to be delivered and no live worker serves the queue {QUEUE}: "
             f"start one without --queues, or with --queues {QUEUE}"

@@ -7,6 +7,7 @@ import difflib
 import getpass
 import os
 import re
+from collections.abc import Sequence
 from datetime import datetime, time, timedelta
 from typing import Any
 
@@ -20,8 +21,10 @@ from ...exceptions import UnknownQueue
 from ...models import Kind
 from ...operations import PoisonFilter, require_queue
 from ...operations.acting import alias_of
+from ...patterns import is_pattern
 from ...status import FailureReason
 from .screen import usage
+from .text import plain
 
 FILTERS = (
     "queue",
@@ -46,7 +49,9 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which records (all that are given must match)")
-    group.add_argument("--queue", metavar="NAME", help="the queue it died in")
+    group.add_argument(
+        "--queue", metavar="NAME", help="the queue it died in, or a pattern such as 'tenant-a/*'"
+    )
     group.add_argument("--name", metavar="NAME", help="the message's name")
     group.add_argument("--kind", choices=Kind.values)
     group.add_argument("--instance", metavar="ID")
@@ -93,13 +98,21 @@ def poison_filter(options: dict[str, Any]) -> PoisonFilter:
         raise usage(f"--{error}") from None
     if wanted.queue is not None:
         # What outlived its queue can still be looked at, retried elsewhere and removed.
-        check_queue(wanted.queue, options, or_poison=True)
+        check_source(wanted.queue, options)
     return wanted
 
 
-def check_queue(name: str, options: dict[str, Any], *, or_poison: bool = False) -> None:
+def check_source(name: str, options: dict[str, Any]) -> None:
+    """Refuse a queue, or a pattern, that means none: neither in use nor left behind by poison."""
     try:
-        require_queue(name, or_poison=or_poison, using=options["database"])
+        require_queue(name, or_pattern=True, or_poison=True, using=options["database"])
+    except UnknownQueue as error:
+        raise unknown_queue(error) from None
+
+
+def check_queue(name: str, options: dict[str, Any]) -> None:
+    try:
+        require_queue(name, using=options["database"])
     except UnknownQueue as error:
         raise unknown_queue(error) from None
 
@@ -108,7 +121,19 @@ def unknown_queue(error: UnknownQueue) -> CommandError:
     close = difflib.get_close_matches(error.name, error.existing, n=1, cutoff=0.5)
     meant = f"; did you mean {close[0]}?" if close else "."
     shown = ", ".join(error.existing[:20]) or "none"
+    if is_pattern(error.name):
+        return usage(
+            f"no queue matches {error.name!r} (existing: {shown}); dead queues, deadletter's own "
+            "queue and destinations are named exactly"
+        )
     return usage(f"there is no queue {error.name!r}{meant} (existing: {shown})")
+
+
+def matched(names: Sequence[str], pattern: str) -> str:
+    """Say which queues a pattern means."""
+    return plain(f"{pattern} matches {len(names):,}: {', '.join(names[:20])}") + (
+        " …" if len(names) > 20 else ""
+    )
 
 
 def number(text: str) -> int:

@@ -15,13 +15,17 @@ from ...operations import (
     POLICY,
     create_queue,
     delete_queue,
+    matching_queues,
     pause,
+    pause_matching,
     require_queue,
     resume,
+    resume_matching,
     set_queue,
     stats,
 )
-from .options import add_common, alias, person, span, unknown_queue
+from ...patterns import is_pattern
+from .options import add_common, alias, matched, person, span, unknown_queue
 from .screen import Screen, usage
 from .stats import STATES
 from .text import plain
@@ -41,7 +45,12 @@ _DURATIONS = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=_ACTIONS, default="list")
-    parser.add_argument("queue_name", nargs="?", metavar="NAME")
+    parser.add_argument(
+        "queue_name",
+        nargs="?",
+        metavar="NAME",
+        help="list, pause, resume: or a pattern: 'tenant-a/*'",
+    )
     parser.add_argument(
         "fields",
         nargs="*",
@@ -50,16 +59,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
-    parser.add_argument("--yes", action="store_true", help="delete without asking")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="pause, resume: only say what a pattern matches"
+    )
     add_common(parser)
 
 
 def run(screen: Screen, options: dict[str, Any]) -> int:
     action, name = options["action"], options["queue_name"]
     if action == "list":
-        if name is not None:
-            raise usage(f"list takes no name; show one with: queues set {name}")
-        return _list(screen, options)
+        if name is not None and not is_pattern(name):
+            raise usage(f"list takes no name but a pattern; show one with: queues set {name}")
+        return _list(screen, options, name)
     if name is None:
         raise usage(f"queues {action}: which queue?")
     fields = _fields(options["fields"])
@@ -69,6 +81,8 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     about["using"] = options["database"]
     if action == "delete":
         return _delete(screen, name, about, yes=options["yes"])
+    if action in ("pause", "resume") and is_pattern(name):
+        return _switch_matching(screen, action, name, about, options)
     verbs: dict[str, Any] = {"create": create_queue, "set": set_queue}
     verbs |= {"pause": pause, "resume": resume}
     try:
@@ -80,6 +94,29 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     except ValueError as error:
         raise usage(str(error)) from None
     _show(screen, queue)
+    return 0
+
+
+def _switch_matching(
+    screen: Screen, action: str, pattern: str, about: dict[str, Any], options: dict[str, Any]
+) -> int:
+    """Pause or resume what a pattern matches, after showing it."""
+    try:
+        require_queue(pattern, or_pattern=True, using=about["using"])
+        names = matching_queues(pattern, using=alias(options))
+        screen.say(matched(names, pattern))
+        if not options["dry_run"]:
+            queues = f"{len(names):,} queue{'s' if len(names) != 1 else ''}"
+            screen.confirm(f"{action.capitalize()} {queues}?", yes=options["yes"])
+            verb = pause_matching if action == "pause" else resume_matching
+            names = [queue.name for queue in verb(pattern, **about)]
+    except UnknownQueue as error:
+        raise unknown_queue(error) from None
+    if screen.as_json:
+        screen.json({"act": action, "queues": names, "dry_run": options["dry_run"]})
+    else:
+        done = f"{action}d" if not options["dry_run"] else f"would be {action}d:"
+        screen.lines([plain(f"{done} {', '.join(names)}")])
     return 0
 
 
@@ -99,9 +136,9 @@ def _delete(screen: Screen, name: str, about: dict[str, Any], *, yes: bool) -> i
     return 0
 
 
-def _list(screen: Screen, options: dict[str, Any]) -> int:
+def _list(screen: Screen, options: dict[str, Any], pattern: str | None) -> int:
     using = alias(options)
-    counts = stats(using=using).queues
+    counts = stats(using=using, queue=pattern).queues
     rows = Queue.objects.using(using).select_related("dead_queue")
     queues = {queue.name: queue for queue in rows}
     if screen.as_json:

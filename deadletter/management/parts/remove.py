@@ -9,7 +9,7 @@ from ...operations import PoisonFilter, Removal, Total, remove_matching, remove_
 from ...operations import remove as remove_messages
 from ...operations.purge import old, purge_matching
 from .acting import Plan, on_filter, on_ids
-from .options import add_act, alias, check_queue, number, person, span
+from .options import add_act, alias, check_source, number, person, span
 from .screen import Progress, Screen
 from .selecting import add_selection, select
 
@@ -26,7 +26,7 @@ def add_purge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than", type=span, required=True, metavar="AGE", help="12h, 30d, 8w"
     )
-    parser.add_argument("--queue", metavar="NAME", help="only of this queue")
+    parser.add_argument("--queue", metavar="NAME", help="only of this queue, or of a pattern")
     parser.add_argument("--limit", type=number, metavar="N", help="the N that died first")
     parser.add_argument("--progress", action="store_true", help="also without a terminal")
     add_act(parser)
@@ -55,7 +55,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 
 def run_purge(screen: Screen, options: dict[str, Any]) -> int:
     if options["queue"] is not None:
-        check_queue(options["queue"], options, or_poison=True)
+        check_source(options["queue"], options)
     wanted = old(options["older_than"], queue=options["queue"], using=alias(options))
     plan = Plan("purge", "removed", "Remove for good")
 

@@ -8,7 +8,7 @@ from typing import Any
 from ... import clock
 from ...operations import Stats, stats
 from ...operations.stats import QueueStats
-from .options import add_common, alias
+from .options import add_common, alias, check_source
 from .screen import Screen
 from .text import ago
 
@@ -17,12 +17,17 @@ STATES = ("pending", "scheduled", "failed", "active", "blocked", "dead")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--queue", metavar="NAME", help="only this queue, or those that a pattern matches"
+    )
     add_common(parser)
 
 
 def run(screen: Screen, options: dict[str, Any]) -> int:
     using = alias(options)
-    found = stats(using=using)
+    if options["queue"] is not None:
+        check_source(options["queue"], options)
+    found = stats(using=using, queue=options["queue"])
     if screen.as_json:
         screen.json(found.as_dict())
         return 0
