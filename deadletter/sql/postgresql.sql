@@ -673,7 +673,7 @@ SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(no
   JOIN deadletter_queue d ON d.id = q.dead_queue_id
  WHERE m.id = ANY(%(ids)s::bigint[])
  ORDER BY m.id
-    ON CONFLICT (queue_id, source_id) WHERE source_id IS NOT NULL AND origin IS NULL DO NOTHING
+    ON CONFLICT (queue_id, source_id) WHERE origin IS NULL AND source_id IS NOT NULL DO NOTHING
 RETURNING id;
 
 -- delete --
