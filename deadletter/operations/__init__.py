@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .audit import trail
 from .bulk import Total, control_job, remove_matching, retry_matching, start_job
+from .dead_queue import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
 from .export import export_poison
 from .filters import PoisonFilter
 from .groups import Group, get_group, list_groups, matrix
@@ -39,6 +40,7 @@ from .streams import HeldStream, get_stream, list_streams
 __all__ = [
     "POLICY",
     "Cancellation",
+    "DeadQueueFilter",
     "Effect",
     "Group",
     "Health",
@@ -57,6 +59,7 @@ __all__ = [
     "effect_of",
     "events_of",
     "export_poison",
+    "find_moved",
     "get_group",
     "get_instance",
     "get_message",
@@ -82,6 +85,8 @@ __all__ = [
     "remove_poison",
     "require_queue",
     "resume",
+    "retry_dead",
+    "retry_dead_queue",
     "retry_failed",
     "retry_matching",
     "retry_messages",

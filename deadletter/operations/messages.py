@@ -12,6 +12,7 @@ from ..lifecycle.transaction import Transaction
 from ..models import Act, Message, PoisonRecord, State
 from . import audit
 from .acting import PIECE, alias_of, carry_out, several
+from .dead_queue import moved, retry_dead
 from .hurrying import MessageFilter
 from .poison import AS_IT_WAS, Removal, Retrial, retry_poison
 
@@ -73,8 +74,10 @@ def retry_messages(
     """
     Retry messages by their own ids: the dead as `retry_poison` does, the failed as `retry_now`.
 
-    A message in any other state is refused, naming the state. `queue`, `payload` and `rate` are for
-    the dead: with one of them a failed message is refused. `literal` as for `retry_poison`.
+    A message in a dead queue goes back where it died, as `retry_dead` does; it is known by its id
+    there, and by the one it had before. A message in any other state is refused, naming the state.
+    `queue`, `payload` and `rate` are for the dead: with one of them a failed message is refused.
+    `literal` as for `retry_poison`.
     """
     wanted = several(message_ids)
     alias = alias_of(using)
@@ -87,7 +90,13 @@ def retry_messages(
     found = retry_poison(
         list(dead), by, queue, payload, rate, why=why, literal=literal, using=alias
     )
-    others = [id for id in wanted if id not in buried]
+    there = moved([id for id in wanted if id not in buried], using=alias)
+    # Two ids of one message are one message.
+    given = {place: id for id, place in there.items()}
+    returned = retry_dead(
+        list(given), by, queue, payload, rate, why=why, literal=literal, using=alias
+    )
+    others = [id for id in wanted if id not in buried and id not in there]
     if queue is None and rate is None and payload is AS_IT_WAS:
         hurried = retry_now(others, by=by, why=why, using=alias)
     else:
@@ -100,10 +109,20 @@ def retry_messages(
             },
         )
     return Retrial(
-        sorted([dead[id] for id in found.retried] + hurried.retried),
-        sorted([dead[id] for id in found.missing] + hurried.missing),
-        {dead[id]: text for id, text in found.refused.items()} | hurried.refused,
-        found.entry_id or hurried.entry_id,
+        sorted(
+            [dead[id] for id in found.retried]
+            + [given[id] for id in returned.retried]
+            + hurried.retried
+        ),
+        sorted(
+            [dead[id] for id in found.missing]
+            + [given[id] for id in returned.missing]
+            + hurried.missing
+        ),
+        {dead[id]: text for id, text in found.refused.items()}
+        | {given[id]: text for id, text in returned.refused.items()}
+        | hurried.refused,
+        found.entry_id or returned.entry_id or hurried.entry_id,
     )
 
 
