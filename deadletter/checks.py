@@ -19,7 +19,8 @@ from django.utils.module_loading import module_has_submodule
 from . import conf
 from .alerts import mail
 from .exceptions import TwoHandlers
-from .models import Message, Queue
+from .models import Message, OnPoison, Queue, StreamPolicy
+from .models.queue import with_destination
 
 _IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
 
@@ -56,14 +57,23 @@ def _check_queues() -> list[CheckMessage]:
             if field == "dead_queue":
                 problem = _dead_queue_problem(name, value, queues)
             if problem:
-                found.append(
-                    Error(
-                        f'DEADLETTER["QUEUES"]["{name}"]: {field}: {problem}',
-                        hint="See the fields of deadletter.models.Queue.",
-                        id="deadletter.E004",
-                    )
-                )
+                found.append(_queue_error(name, f"{field}: {problem}"))
+        on_poison = with_destination(policy).get("on_poison", OnPoison.QUARANTINE)
+        halts = policy.get("stream_policy") == StreamPolicy.HALT
+        if halts and on_poison in (OnPoison.DEAD_QUEUE, OnPoison.DISCARD):
+            problem = f"with {on_poison} no record is left to halt the stream."
+            found.append(
+                _queue_error(name, f"stream_policy: halt needs on_poison quarantine: {problem}")
+            )
     return found
+
+
+def _queue_error(name: str, problem: str) -> Error:
+    return Error(
+        f'DEADLETTER["QUEUES"]["{name}"]: {problem}',
+        hint="See the fields of deadletter.models.Queue.",
+        id="deadletter.E004",
+    )
 
 
 def _field_problem(name: str, value: Any) -> str:

@@ -33,6 +33,10 @@ def create_declared_queues(*, using: str, apps: Apps = installed, **kwargs: Any)
 def _create(name: str, policy: dict[str, Any], using: str) -> None:
     target = policy.get("dead_queue")
     if isinstance(target, str):
+        if target == name:
+            raise ValueError(
+                f'DEADLETTER["QUEUES"]["{name}"]: a queue cannot be its own dead queue.'
+            )
         found = Queue.objects.using(using).filter(name=target).first()
         if found is None:
             raise ValueError(
@@ -40,7 +44,6 @@ def _create(name: str, policy: dict[str, Any], using: str) -> None:
                 "as a queue as well."
             )
         policy["dead_queue"] = found
-        policy.setdefault("on_poison", "dead_queue")
     queue = Queue(name=name, **policy)
     queue.save(using=using, force_insert=True)
     event(logging.INFO, "queue_created", "created queue {queue}", queue=name)

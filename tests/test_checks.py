@@ -107,6 +107,14 @@ def test_a_bad_value_is_an_error_that_names_its_key(settings, key, value):
         ({"mail": {"dead_queue": "mail"}}, "dead_queue: a queue cannot be its own dead queue."),
         ({"mail": {"dead_queue": "gone"}}, "dead_queue: 'gone' is not declared"),
         (
+            {"mail": {"dead_queue": "a", "stream_policy": "halt"}, "a": {}},
+            "stream_policy: halt needs on_poison quarantine: with dead_queue no record is left",
+        ),
+        (
+            {"mail": {"on_poison": "discard", "stream_policy": "halt"}},
+            "stream_policy: halt needs on_poison quarantine: with discard no record is left",
+        ),
+        (
             {"mail": {"dead_queue": "a"}, "a": {"dead_queue": "b"}, "b": {}},
             "dead_queue: 'a' already has a dead queue of its own",
         ),

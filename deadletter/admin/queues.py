@@ -44,6 +44,14 @@ class QueueForm(_ModelForm):
         model = Queue
         fields = ("name", *POLICY)
 
+    def clean(self) -> dict[str, Any]:
+        """A dead queue that is chosen while `on_poison` is left alone is to be used."""
+        found = super().clean() or self.cleaned_data
+        chosen = "dead_queue" in self.changed_data and "on_poison" not in self.changed_data
+        if chosen and found.get("dead_queue") is not None:
+            found["on_poison"] = OnPoison.DEAD_QUEUE.value
+        return found
+
 
 class QueueList(ChangeList):
     """Counts once for the whole page, in bounded queries."""

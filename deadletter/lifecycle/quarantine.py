@@ -18,6 +18,9 @@ from .announce import announce
 from .counting import Subject
 from .transaction import Transaction
 
+#: Bytes of the error kept with a death. The whole text is the message's, until it fails again.
+_ERROR = 1_000
+
 
 @dataclass(frozen=True)
 class Death:
@@ -66,9 +69,14 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
     if discarded:
         # Written before the commit: a crash right after it must not lose the only trace.
         flush()
-    buried = [row.id for row in by_policy.pop(OnPoison.DEAD_QUEUE, [])]
+    buried = by_policy.pop(OnPoison.DEAD_QUEUE, [])
     if buried:
-        tx.run("bury", ids=buried)
+        tx.run(
+            "bury",
+            by=by,
+            ids=[row.id for row in buried],
+            rows=json.dumps({row.id: row.burial() for row in buried}),
+        )
     records = [row for rows in by_policy.values() for row in rows]
     if records:
         tx.run(
@@ -86,7 +94,9 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
         points.reach("quarantine.deleted")
         streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
     for row in dying:
-        tx.counts.add(Subject(row.queue, row.name, row.kind), "poisoned")
+        # What was moved to a dead queue has died there, at the move: one death, counted once.
+        if not row.is_moved:
+            tx.counts.add(Subject(row.queue, row.name, row.kind), "poisoned")
     poisonings = {row.id: row.poisoning() for row in dying}
     outcomes.mark_deaths(tx, {row.id: row.group for row in dying})
     _announce(tx, list(poisonings.values()), wanted)
@@ -116,6 +126,12 @@ class _Dying:
     instance: str | None
     execution_id: int | None
     activity_id: int | None
+    #: It died before and lies in a dead queue.
+    is_moved: bool
+    #: Of that death, unless an older release moved it.
+    first_group: str | None
+    first_exception: str | None
+    first_frame: str | None
 
     @property
     def destination(self) -> str:
@@ -132,6 +148,8 @@ class _Dying:
 
     @property
     def group(self) -> str:
+        if self.first_group is not None:
+            return self.first_group
         return fingerprint(self.name, self.cause, self.frame or "")
 
     @property
@@ -153,10 +171,35 @@ class _Dying:
             "reason": int(self.death.reason),
             "verdict": self.verdict,
             "fingerprint": self.group,
-            "exception": printable(self.cause)[:200],
-            "frame": printable(self.frame or "")[:300],
+            **self._place(),
             "max_attempts": self.death.max_attempts,
             "halts": self.stream is not None and self.stream_policy == StreamPolicy.HALT,
+        }
+
+    def burial(self) -> dict[str, Any]:
+        """Say where and why it died. What a retry gives back is added from the row itself."""
+        return {
+            "id": self.id,
+            "fingerprint": self.group,
+            "death": {
+                "reason": int(self.death.reason),
+                "verdict": self.verdict,
+                "failure_reason": None if self.last_reason is None else int(self.last_reason),
+                "error": printable(self.error or "", limit=_ERROR) or None,
+                "attempts": self.attempts,
+                "max_attempts": self.limit,
+                "fingerprint": self.group,
+                **self._place(),
+            },
+        }
+
+    def _place(self) -> dict[str, str]:
+        """Return what its group has in common: that of its one death."""
+        if self.first_group is not None:
+            return {"exception": self.first_exception or "", "frame": self.first_frame or ""}
+        return {
+            "exception": printable(self.cause)[:200],
+            "frame": printable(self.frame or "")[:300],
         }
 
     def as_dead(self, instance: str) -> owners.Dead:
@@ -225,6 +268,10 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
                 instance=row[17],
                 execution_id=row[18],
                 activity_id=row[19],
+                is_moved=bool(row[20]),
+                first_group=row[21],
+                first_exception=row[22],
+                first_frame=row[23],
             )
         )
         if row[14] == "broken":

@@ -49,7 +49,7 @@ def retry(
     ids = list(dict.fromkeys(poison_ids))
     waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
     records = _lock_poison(tx, ids)
-    restoring = _Restoring(tx, records, waits, queue=queue, payload=payload, by=by)
+    restoring = Restoration(tx, records, waits, queue=queue, payload=payload, by=by)
     restoring.restore([id for id in sorted(records) if records[id].instance is None])
     restoring.restore_owned([id for id in sorted(records) if records[id].instance is not None])
     done = sorted(restoring.done)
@@ -58,16 +58,16 @@ def retry(
     streams.wake(tx, _streams(tx, (records[id] for id in done)))
     if done:
         notify_after_commit(tx.using)
-    _tell(tx, "poison_retried", signals.poison_retried, [records[id] for id in done], by)
+    tell(tx, "poison_retried", signals.poison_retried, [records[id] for id in done], by)
     known = restoring.done | restoring.refused.keys()
     left = [records[id] for id in sorted(records) if id not in known]
     refused = restoring.refused | _why_not(tx, left, queue)
-    verdicts = Verdicts(done, _absent(ids, records), refused)
+    verdicts = Verdicts(done, absent(ids, records), refused)
     return verdicts, [records[id] for id in done]
 
 
-class _Restoring:
-    """One retry under way."""
+class Restoration:
+    """One retry under way: the records by the ids that were given, and what became of each."""
 
     def __init__(
         self,
@@ -137,8 +137,8 @@ def remove(
     points.reach("remove.deleted")
     if streams.wake(tx, _streams(tx, records.values())):
         notify_after_commit(tx.using)
-    _tell(tx, "poison_removed", signals.poison_removed, records.values(), by)
-    return Verdicts(sorted(records), _absent(ids, records)), list(records.values())
+    tell(tx, "poison_removed", signals.poison_removed, records.values(), by)
+    return Verdicts(sorted(records), absent(ids, records)), list(records.values())
 
 
 def hurry(tx: Transaction, message_ids: Iterable[int], *, reset: bool = True) -> Verdicts:
@@ -247,7 +247,7 @@ def _each_waiting(
     rows = Message.objects.using(tx.using).light().select_for_update().order_by("pk")
     found = {message.pk: message for message in rows.filter(pk__in=ids)}
     now = tx.time()
-    verdicts = Verdicts(missing=_absent(ids, found))
+    verdicts = Verdicts(missing=absent(ids, found))
     for id, message in found.items():
         if problem := work(tx, message, message.state(now)):
             verdicts.refused[id] = problem
@@ -311,7 +311,7 @@ def _obstacle(record: PoisonRecord, queue: str, existing: set[str]) -> str:
     )
 
 
-def _tell(
+def tell(
     tx: Transaction, name: str, signal: Signal, records: Collection[PoisonRecord], by: str
 ) -> None:
     """Count the act and announce it."""
@@ -327,5 +327,5 @@ def _tell(
     )
 
 
-def _absent(ids: Iterable[int], found: Any) -> list[int]:
+def absent(ids: Iterable[int], found: Any) -> list[int]:
     return [id for id in ids if id not in found]

@@ -18,11 +18,12 @@ from ..models import (
     Kind,
     Message,
     PoisonRecord,
+    Queue,
 )
 from . import endings, owners, streams
 from .posting import Letter
 from .timeline import note
-from .transaction import Transaction
+from .transaction import Stream, Transaction
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,15 @@ def carry_out(tx: Transaction, plan: Plan, record: PoisonRecord) -> None:
         for line in missed:
             if not _is_news_of(record, line):
                 _send_again(tx, instance, line)
+
+
+def streams_above(using: str, id: str) -> set[Stream]:
+    """Return the streams of an instance and of all above it: those that a retry has to lock."""
+    found = Instance.objects.using(using).light().filter(pk__in=_chain(using, id))
+    instances = list(found)
+    names = {instance.queue for instance in instances}
+    queues = dict(Queue.objects.using(using).filter(name__in=names).values_list("name", "pk"))
+    return {(queues[i.queue], i.stream) for i in instances if i.queue in queues}
 
 
 class _Judgement:

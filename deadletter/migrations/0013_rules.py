@@ -52,7 +52,11 @@ class Migration(migrations.Migration):
         ),
         AddColumns(
             "poisonrecord",
-            [("origin", models.CharField(max_length=200, null=True, verbose_name="origin"))],
+            [
+                ("origin", models.CharField(max_length=200, null=True, verbose_name="origin")),
+                ("death", models.JSONField(null=True, verbose_name="death")),
+                ("moved_at", models.DateTimeField(null=True, verbose_name="moved at")),
+            ],
         ),
         CreateIndexes(
             "message",
@@ -61,6 +65,11 @@ class Migration(migrations.Migration):
                     condition=models.Q(("fingerprint__isnull", False)),
                     fields=["fingerprint", "died_at", "id"],
                     name="deadletter_dead_group",
+                ),
+                models.Index(
+                    condition=models.Q(("died_at__isnull", False)),
+                    fields=["queue", "died_at", "id"],
+                    name="deadletter_dead_time",
                 ),
                 models.UniqueConstraint(
                     condition=models.Q(("origin", None), ("source_id__isnull", False)),
@@ -81,6 +90,11 @@ class Migration(migrations.Migration):
                     condition=models.Q(("origin", None), _negated=True),
                     fields=["queue", "origin", "source_id"],
                     name="deadletter_poison_origin",
+                ),
+                models.Index(
+                    condition=models.Q(("origin", None), ("source_id__isnull", False)),
+                    fields=["source_id"],
+                    name="deadletter_poison_moved",
                 ),
             ],
         ),

@@ -123,7 +123,7 @@ class Message(models.Model):
     source_id = models.BigIntegerField(_("source id"), null=True, blank=True)
     #: Where it was imported from.
     origin = models.CharField(_("origin"), max_length=200, null=True, blank=True)
-    #: In a dead queue: where and why it died. See lifecycle/quarantine.py.
+    #: In a dead queue: where and why it died. Read it with lifecycle/dead_queue.py.
     death = models.JSONField(_("death"), null=True, blank=True)
     fingerprint = models.CharField(_("fingerprint"), max_length=16, null=True, blank=True)
     died_at = MomentField(_("died at"), null=True, blank=True)
@@ -188,6 +188,12 @@ class Message(models.Model):
                 fields=["fingerprint", "died_at", "id"],
                 name="deadletter_dead_group",
                 condition=Q(fingerprint__isnull=False),
+            ),
+            # What died lately, and how much lies in a dead queue.
+            models.Index(
+                fields=["queue", "died_at", "id"],
+                name="deadletter_dead_time",
+                condition=Q(died_at__isnull=False),
             ),
         )
         constraints = (

@@ -24,7 +24,7 @@ from .message import REASONS, Kind
 class PoisonQuerySet(models.QuerySet["PoisonRecord"]):
     def light(self) -> PoisonQuerySet:
         """Leave out what lists never show and what may be large or damaged."""
-        return self.defer("payload", "headers", "history")
+        return self.defer("payload", "headers", "history", "death")
 
 
 class PoisonRecord(models.Model):
@@ -64,6 +64,10 @@ class PoisonRecord(models.Model):
     source_id = models.BigIntegerField(_("source id"), null=True)
     #: Where it was imported from.
     origin = models.CharField(_("origin"), max_length=200, null=True)
+    #: Of what died again in a dead queue: its one death, where and why. `fingerprint`, `exception`,
+    #: `frame` and `poisoned_at` are of that death too; `moved_at` is when it became a record.
+    death = models.JSONField(_("death"), null=True)
+    moved_at = MomentField(_("moved at"), null=True)
     instance = models.CharField(_("instance"), max_length=200, null=True)
     execution_id = models.BigIntegerField(_("execution id"), null=True)
     activity_id = models.BigIntegerField(_("activity id"), null=True)
@@ -112,6 +116,12 @@ class PoisonRecord(models.Model):
                 fields=["queue", "origin", "source_id"],
                 name="deadletter_poison_origin",
                 condition=~Q(origin=None),
+            ),
+            # What died again in a dead queue, by the id it had before it was moved there.
+            models.Index(
+                fields=["source_id"],
+                name="deadletter_poison_moved",
+                condition=Q(source_id__isnull=False, origin=None),
             ),
             # How many streams a group holds up.
             models.Index(

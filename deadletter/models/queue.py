@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
@@ -159,6 +160,10 @@ class Queue(models.Model):
             ),
         )
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Rows that are read come as positional values; what a caller names comes by keyword.
+        super().__init__(*args, **(kwargs if args else with_destination(kwargs)))
+
     def __str__(self) -> str:
         return self.name
 
@@ -179,7 +184,7 @@ class Queue(models.Model):
 
     def clean(self) -> None:
         super().clean()
-        problems = self._dead_queue_problems() | self._number_problems()
+        problems = self._dead_queue_problems() | self._halt_problems() | self._number_problems()
         if problems:
             raise ValidationError(problems)
 
@@ -201,7 +206,7 @@ class Queue(models.Model):
         found = []
         # Read again: the object given may be older than the row.
         stored = Queue.objects.using(self._alias()).filter(pk=target.pk).first()
-        if target.pk == self.pk and self.pk is not None:
+        if target is self or target.name == self.name:
             found.append(gettext("A queue cannot be its own dead queue."))
         elif stored is None:
             found.append(gettext("That dead queue does not exist; create it first."))
@@ -217,6 +222,24 @@ class Queue(models.Model):
                 % {"name": source.name}
             )
         return {"dead_queue": found} if found else {}
+
+    def _halt_problems(self) -> dict[str, list[str]]:
+        """A halt is a poison record: with another destination nothing would be left to halt."""
+        if self.stream_policy != StreamPolicy.HALT or self.on_poison == OnPoison.QUARANTINE:
+            return {}
+        # A row of an earlier release may say so: it can still be paused, and edited elsewhere.
+        pair = {"stream_policy": self.stream_policy, "on_poison": self.on_poison}
+        if self.pk and Queue.objects.using(self._alias()).filter(pk=self.pk, **pair).exists():
+            return {}
+        return {
+            "stream_policy": [
+                gettext(
+                    "halt needs on_poison quarantine: with %(on_poison)s no record is left to halt "
+                    "the stream."
+                )
+                % {"on_poison": self.on_poison}
+            ]
+        }
 
     def _number_problems(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -235,6 +258,17 @@ class Queue(models.Model):
 
     def _alias(self) -> str:
         return self._state.db or router.db_for_write(Queue)
+
+
+def _names_dead_queue(policy: Mapping[str, Any]) -> bool:
+    return any(policy.get(key) is not None for key in ("dead_queue", "dead_queue_id"))
+
+
+def with_destination(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a policy: a dead queue named without `on_poison` means dead_queue."""
+    if "on_poison" in policy or not _names_dead_queue(policy):
+        return dict(policy)
+    return {**policy, "on_poison": OnPoison.DEAD_QUEUE.value}
 
 
 def _tell_of_policies(before: dict[int, str], using: str) -> None:

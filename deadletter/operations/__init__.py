@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .audit import trail
 from .bulk import Total, control_job, remove_matching, retry_matching, start_job
+from .dead_queue import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
 from .export import export_poison
 from .filters import PoisonFilter
 from .groups import Group, get_group, list_groups, matrix
@@ -49,6 +50,7 @@ from .streams import HeldStream, get_stream, list_streams
 __all__ = [
     "POLICY",
     "Cancellation",
+    "DeadQueueFilter",
     "Effect",
     "Group",
     "Health",
@@ -67,6 +69,7 @@ __all__ = [
     "effect_of",
     "events_of",
     "export_poison",
+    "find_moved",
     "get_group",
     "get_instance",
     "get_message",
@@ -95,6 +98,8 @@ __all__ = [
     "require_queue",
     "resume",
     "resume_matching",
+    "retry_dead",
+    "retry_dead_queue",
     "retry_failed",
     "retry_matching",
     "retry_messages",

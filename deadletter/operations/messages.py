@@ -13,6 +13,7 @@ from ..models import Act, Message, PoisonRecord, State
 from ..status import FailureReason
 from . import audit
 from .acting import PIECE, alias_of, carry_out, several
+from .dead_queue import moved, retry_dead
 from .hurrying import MessageFilter, in_detail
 from .poison import AS_IT_WAS, Removal, Retrial, retry_poison
 
@@ -78,9 +79,11 @@ def retry_messages(
     """
     Retry messages by their own ids: the dead as `retry_poison` does, the others as `retry_now`.
 
-    What `retry_now` refuses is refused. `queue`, `payload` and `rate` are for the dead: with one of
-    them all others are refused. `reset=False` is for the others: with it the dead are refused,
-    whose count always starts again. `literal` as for `retry_poison`.
+    A message in a dead queue goes back where it died, as `retry_dead` does; it is known by its id
+    there, and by the one it had before. What `retry_now` refuses is refused. `queue`, `payload` and
+    `rate` are for the dead: with one of them all others are refused. `reset=False` is for the
+    others: with it the dead are refused, whose count always starts again. `literal` as for
+    `retry_poison`.
     """
     wanted = several(message_ids)
     alias = alias_of(using)
@@ -90,18 +93,20 @@ def retry_messages(
         rows = PoisonRecord.objects.using(alias).filter(message_id__in=piece)
         dead |= dict(rows.values_list("pk", "message_id"))
     buried = set(dead.values())
+    there = moved([id for id in wanted if id not in buried], using=alias)
+    # Two ids of one message are one message.
+    given = {place: id for id, place in there.items()}
     if reset:
         found = retry_poison(
             list(dead), by, queue, payload, rate, why=why, literal=literal, using=alias
         )
-    else:
-        found = Retrial(
-            refused={
-                id: f"message {message_id} is dead; a retry of the dead counts from 0 again"
-                for id, message_id in dead.items()
-            }
+        returned = retry_dead(
+            list(given), by, queue, payload, rate, why=why, literal=literal, using=alias
         )
-    others = [id for id in wanted if id not in buried]
+    else:
+        found = Retrial(refused={id: _counts_anew(name) for id, name in dead.items()})
+        returned = Retrial(refused={place: _counts_anew(id) for place, id in given.items()})
+    others = [id for id in wanted if id not in buried and id not in there]
     if queue is None and rate is None and payload is AS_IT_WAS:
         hurried = retry_now(others, by=by, why=why, reset=reset, using=alias)
     else:
@@ -114,11 +119,25 @@ def retry_messages(
             },
         )
     return Retrial(
-        sorted([dead[id] for id in found.retried] + hurried.retried),
-        sorted([dead[id] for id in found.missing] + hurried.missing),
-        {dead[id]: text for id, text in found.refused.items()} | hurried.refused,
-        found.entry_id or hurried.entry_id,
+        sorted(
+            [dead[id] for id in found.retried]
+            + [given[id] for id in returned.retried]
+            + hurried.retried
+        ),
+        sorted(
+            [dead[id] for id in found.missing]
+            + [given[id] for id in returned.missing]
+            + hurried.missing
+        ),
+        {dead[id]: text for id, text in found.refused.items()}
+        | {given[id]: text for id, text in returned.refused.items()}
+        | hurried.refused,
+        found.entry_id or returned.entry_id or hurried.entry_id,
     )
+
+
+def _counts_anew(message_id: int) -> str:
+    return f"message {message_id} is dead; a retry of the dead counts from 0 again"
 
 
 def retry_now(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db.models import ProtectedError
+from django.utils.translation import gettext
 
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, Queue
+from ..models.queue import with_destination
 from . import audit
 from .acting import alias_of
 from .queue_names import matching_queues
@@ -32,11 +35,16 @@ POLICY = (
 def create_queue(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None, **policy: Any
 ) -> Queue:
-    """Create a queue. Raises ValidationError naming the field."""
+    """
+    Create a queue. Raises ValidationError naming the field.
+
+    A `dead_queue` without `on_poison` means on_poison="dead_queue".
+    """
     alias = alias_of(using)
+    policy = with_destination(policy)
 
     def work(tx: Transaction) -> Queue:
-        queue = Queue(name=name, **_resolved(policy, alias))
+        queue = Queue(name=name, **_resolved(name, policy, alias))
         queue.save(using=alias, force_insert=True)
         _record(tx, Act.EDIT_QUEUE, queue, by, {"created": True, **policy}, why)
         return queue
@@ -50,14 +58,16 @@ def set_queue(
     """
     Change fields of a policy; they act on the next claim or failure.
 
-    The audit entry says from what to what; none is written when nothing was different.
+    A `dead_queue` without `on_poison` means on_poison="dead_queue". The audit entry says from what
+    to what; none is written when nothing was different.
     """
     alias = alias_of(using)
+    policy = with_destination(policy)
 
     def work(tx: Transaction) -> Queue:
         queue = _get(name, alias)
         before = {field: getattr(queue, field) for field in policy}
-        for field, value in _resolved(policy, alias).items():
+        for field, value in _resolved(name, policy, alias).items():
             setattr(queue, field, value)
         queue.save(using=alias)
         changes = {
@@ -159,7 +169,7 @@ def _get(name: str, alias: str) -> Queue:
     return queue
 
 
-def _resolved(policy: dict[str, Any], alias: str) -> dict[str, Any]:
+def _resolved(name: str, policy: dict[str, Any], alias: str) -> dict[str, Any]:
     unknown = sorted(policy.keys() - set(POLICY))
     if unknown:
         raise ValueError(
@@ -167,6 +177,9 @@ def _resolved(policy: dict[str, Any], alias: str) -> dict[str, Any]:
         )
     target = policy.get("dead_queue")
     if isinstance(target, str):
+        if target == name:
+            text = gettext("A queue cannot be its own dead queue.")
+            raise ValidationError({"dead_queue": [text]})
         policy = {**policy, "dead_queue": _get(target, alias)}
     return policy
 

@@ -614,7 +614,10 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
        -- Checked again where rows are written: a policy damaged by hand must not lose a message.
        CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
             THEN 'broken' ELSE q.on_poison END,
-       d.name, m.kind, m.instance, m.execution_id, m.activity_id
+       d.name, m.kind, m.instance, m.execution_id, m.activity_id,
+       -- it died before, and was moved here
+       m.source_id IS NOT NULL AND m.origin IS NULL, CASE WHEN m.died_at IS NOT NULL THEN m.fingerprint END,
+       m.death ->> 'exception', m.death ->> 'frame'
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id
@@ -638,16 +641,19 @@ UPDATE deadletter_message m
    AND COALESCE(m.available_at, 'infinity') <= %(now)s;
 
 -- quarantine --
--- Copy dying messages into poison records. Two racers produce one.
+-- Copy dying messages into poison records. Two racers produce one. What died before and was moved to a dead queue keeps that death:
+-- it is not counted again.
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
-        exception, frame, halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
-        original_created_at, poisoned_at, poisoned_by)
+        exception, frame, halts, poison_count, source_id, death, moved_at, instance, execution_id, activity_id,
+        expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        m.attempts, COALESCE(r.max_attempts, q.max_attempts), m.fence, r.reason, r.verdict, m.failure_reason, m.error,
-       m.history, r.fingerprint, r.exception, r.frame, r.halts, m.poison_count + 1, m.source_id, m.instance,
-       m.execution_id, m.activity_id, m.expires_at, m.created_at, %(now)s, %(by)s
+       m.history, r.fingerprint, r.exception, r.frame, r.halts,
+       m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, m.source_id, m.death,
+       CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
+       m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
        -- looked up by its id, not joined: see complete
@@ -660,17 +666,24 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
 RETURNING message_id;
 
 -- bury --
--- Copy dying messages into their dead queue as new messages. A repeated move finds the first copy and adds none.
+-- Copy dying messages into their dead queue as new messages, with where and why they died and what a retry gives them back. A
+-- repeated move finds the first copy and adds none.
 INSERT INTO deadletter_message
        (queue_id, name, kind, payload, headers, stream, priority, status, available_at, expires_at,
-        failure_reason, error, history, poison_count, source_id, instance, execution_id,
-        activity_id, created_at)
+        failure_reason, error, history, poison_count, source_id, death, fingerprint, died_at, instance,
+        execution_id, activity_id, created_at)
 SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(now)s,
-       %(now)s + d.expire_timeout, m.failure_reason, m.error, m.history, m.poison_count, m.id,
-       m.instance, m.execution_id, m.activity_id, %(now)s
+       %(now)s + d.expire_timeout, m.failure_reason, m.error, m.history, m.poison_count + 1, m.id,
+       r.death || jsonb_build_object(
+           'queue', q.name, 'message_id', m.id, 'at', %(now)s, 'by', %(by)s::text, 'key', m.key,
+           'status', m.status, 'fence', m.fence, 'created_at', m.created_at,
+           'origin', m.origin, 'source_id', m.source_id),
+       r.fingerprint, %(now)s, m.instance, m.execution_id, m.activity_id, %(now)s
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   JOIN deadletter_queue d ON d.id = q.dead_queue_id
+       -- looked up by its id, not joined: see complete
+ CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> m.id::text) AS r(fingerprint text, death jsonb)
  WHERE m.id = ANY(%(ids)s::bigint[])
  ORDER BY m.id
     ON CONFLICT (queue_id, source_id) WHERE origin IS NULL AND source_id IS NOT NULL DO NOTHING
@@ -696,6 +709,8 @@ DELETE FROM deadletter_poison
         CROSS JOIN LATERAL (
               SELECT id FROM deadletter_poison
                WHERE queue = q.name AND poisoned_at <= %(now)s - q.poison_retention AND NOT halts
+                     -- what died again in a dead queue is kept from then on
+                 AND (moved_at IS NULL OR moved_at <= %(now)s - q.poison_retention)
                ORDER BY poisoned_at LIMIT %(limit)s
                  FOR UPDATE SKIP LOCKED) AS p
         WHERE q.poison_retention IS NOT NULL
@@ -970,8 +985,8 @@ SELECT s.queue_id, s.stream, s.id, LEAST(GREATEST(s.created_at, '0001-01-03T00:0
 -- Put poisoned messages back under their own ids. No row: the id or the key is in use.
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
-        available_at, failure_reason, error, history, poison_count, source_id, instance,
-        execution_id, activity_id, expires_at, created_at)
+        available_at, failure_reason, error, history, poison_count, source_id, death, fingerprint,
+        died_at, instance, execution_id, activity_id, expires_at, created_at)
 SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload), p.headers,
        p.stream, p.key, p.priority, p.status & ~32768, 0, p.fence,
        %(now)s + r.delay * interval '1 microsecond', p.last_failure_reason, p.last_error,
@@ -979,12 +994,45 @@ SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload
        CASE WHEN %(payload)s::text IS NULL THEN p.history ELSE
             p.history || jsonb_build_array(%(entry)s::jsonb || jsonb_build_object(
                 'at', %(now)s, 'original_payload', p.payload)) END,
-       p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END, p.instance, p.execution_id,
-       p.activity_id, %(now)s + q.expire_timeout, p.original_created_at
+       p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END,
+       -- back in its dead queue it has died once, as before
+       CASE WHEN q.name = p.queue THEN p.death END,
+       CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.fingerprint END,
+       CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.poisoned_at END,
+       p.instance, p.execution_id, p.activity_id, %(now)s + q.expire_timeout, p.original_created_at
   FROM unnest(%(ids)s::bigint[], %(delays)s::bigint[]) AS r(id, delay)
   JOIN deadletter_poison p ON p.id = r.id
   JOIN deadletter_queue q ON q.name = COALESCE(%(queue)s::text, p.queue)
  WHERE p.id = ANY(%(ids)s::bigint[])
  ORDER BY p.message_id + 0 -- not by the index of that order, which would read all poison
+    ON CONFLICT DO NOTHING
+RETURNING id, queue_id, stream;
+
+-- restore_dead --
+-- Put messages of dead queues back under the ids they had, with what they had then. No row: the id or the key is in use.
+INSERT INTO deadletter_message
+       (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
+        available_at, failure_reason, error, history, poison_count, source_id, origin, instance,
+        execution_id, activity_id, expires_at, created_at)
+SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s::text, m.payload), m.headers, m.stream,
+       r.key, m.priority, r.status, 0, r.fence, %(now)s + r.delay * interval '1 microsecond',
+       m.failure_reason, m.error,
+       -- what was edited stays readable
+       CASE WHEN %(payload)s::text IS NULL THEN m.history ELSE
+            m.history || jsonb_build_array(%(entry)s::jsonb || jsonb_build_object(
+                'at', %(now)s, 'original_payload', m.payload)) END,
+       -- an older release did not count the death
+       m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, r.source_id, r.origin,
+       m.instance, m.execution_id, m.activity_id, %(now)s + q.expire_timeout,
+       COALESCE(r.created_at, m.created_at)
+  FROM deadletter_message m
+       -- looked up by its id, not joined: see complete
+ CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> m.id::text)
+       AS r(queue_id bigint, key text, status int, fence bigint, delay bigint, source_id bigint,
+            origin text, created_at timestamptz)
+  JOIN deadletter_queue q ON q.id = r.queue_id
+ WHERE m.id = ANY(%(ids)s::bigint[])
+   AND NOT EXISTS (SELECT 1 FROM deadletter_poison p WHERE p.message_id = m.source_id)
+ ORDER BY m.source_id + 0
     ON CONFLICT DO NOTHING
 RETURNING id, queue_id, stream;

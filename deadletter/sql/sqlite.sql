@@ -348,7 +348,9 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
        q.name, q.max_attempts, q.stream_policy,
        CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
             THEN 'broken' ELSE q.on_poison END,
-       d.name, m.kind, m.instance, m.execution_id, m.activity_id
+       d.name, m.kind, m.instance, m.execution_id, m.activity_id,
+       m.source_id IS NOT NULL AND m.origin IS NULL, CASE WHEN m.died_at IS NOT NULL THEN m.fingerprint END,
+       json_extract(m.death, '$.exception'), json_extract(m.death, '$.frame')
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id
@@ -373,16 +375,17 @@ UPDATE deadletter_message
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
-        exception, frame, halts, poison_count, source_id, instance, execution_id, activity_id, expires_at,
-        original_created_at, poisoned_at, poisoned_by)
+        exception, frame, halts, poison_count, source_id, death, moved_at, instance, execution_id, activity_id,
+        expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        m.attempts, COALESCE(json_extract(r.value, '$.max_attempts'), q.max_attempts), m.fence,
        json_extract(r.value, '$.reason'),
        json_extract(r.value, '$.verdict'), m.failure_reason, m.error, m.history,
        json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.exception'),
        json_extract(r.value, '$.frame'), json_extract(r.value, '$.halts'),
-       m.poison_count + 1, m.source_id, m.instance, m.execution_id, m.activity_id, m.expires_at,
-       m.created_at, %(now)s, %(by)s
+       m.poison_count + (m.died_at IS NULL), m.source_id, m.death,
+       CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
+       m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
   FROM json_each(%(rows)s) r
   JOIN deadletter_message m ON m.id = json_extract(r.value, '$.id')
   JOIN deadletter_queue q ON q.id = m.queue_id
@@ -394,15 +397,23 @@ RETURNING message_id;
 -- bury --
 INSERT INTO deadletter_message
        (queue_id, name, kind, payload, headers, stream, priority, status, available_at, expires_at,
-        failure_reason, error, history, poison_count, source_id, instance, execution_id,
-        activity_id, created_at)
+        failure_reason, error, history, poison_count, source_id, death, fingerprint, died_at, instance,
+        execution_id, activity_id, created_at)
 SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(now)s,
        django_format_dtdelta('+', %(now)s, d.expire_timeout), m.failure_reason, m.error, m.history,
-       m.poison_count, m.id, m.instance, m.execution_id, m.activity_id, %(now)s
-  FROM deadletter_message m
+       m.poison_count + 1, m.id,
+       json_set(json_extract(r.value, '$.death'),
+           '$.queue', q.name, '$.message_id', m.id, '$.at', replace(%(now)s, ' ', 'T') || '+00:00',
+           '$.by', %(by)s, '$.key', m.key, '$.status', m.status, '$.fence', m.fence,
+           '$.created_at', replace(m.created_at, ' ', 'T') || '+00:00',
+           '$.origin', m.origin, '$.source_id', m.source_id),
+       json_extract(r.value, '$.fingerprint'), %(now)s, m.instance, m.execution_id, m.activity_id,
+       %(now)s
+  FROM json_each(%(rows)s) r
+  JOIN deadletter_message m ON m.id = json_extract(r.value, '$.id')
   JOIN deadletter_queue q ON q.id = m.queue_id
   JOIN deadletter_queue d ON d.id = q.dead_queue_id
- WHERE m.id IN (SELECT value FROM json_each(%(ids)s))
+ WHERE true
  ORDER BY m.id
     ON CONFLICT (queue_id, source_id) WHERE origin IS NULL AND source_id IS NOT NULL DO NOTHING
 RETURNING id;
@@ -425,6 +436,8 @@ DELETE FROM deadletter_poison
         CROSS JOIN deadletter_poison p
         WHERE q.poison_retention IS NOT NULL AND p.queue = q.name
           AND p.poisoned_at <= django_format_dtdelta('-', %(now)s, q.poison_retention)
+          AND (p.moved_at IS NULL
+               OR p.moved_at <= django_format_dtdelta('-', %(now)s, q.poison_retention))
           AND NOT p.halts
         ORDER BY q.id, p.poisoned_at
         LIMIT %(limit)s)
@@ -687,16 +700,19 @@ SELECT queue_id, stream, id, created_at FROM parked
 -- restore --
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
-        available_at, failure_reason, error, history, poison_count, source_id, instance,
-        execution_id, activity_id, expires_at, created_at)
+        available_at, failure_reason, error, history, poison_count, source_id, death, fingerprint,
+        died_at, instance, execution_id, activity_id, expires_at, created_at)
 SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s, p.payload), p.headers, p.stream,
        p.key, p.priority, p.status & ~32768, 0, p.fence,
        django_format_dtdelta('+', %(now)s, d.value), p.last_failure_reason, p.last_error,
        CASE WHEN %(payload)s IS NULL THEN p.history ELSE
             json_insert(p.history, '$[#]', json_set(%(entry)s,
                 '$.at', replace(%(now)s, ' ', 'T') || '+00:00', '$.original_payload', p.payload))
-       END, p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END, p.instance,
-       p.execution_id, p.activity_id, django_format_dtdelta('+', %(now)s, q.expire_timeout),
+       END, p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END,
+       CASE WHEN q.name = p.queue THEN p.death END,
+       CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.fingerprint END,
+       CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.poisoned_at END,
+       p.instance, p.execution_id, p.activity_id, django_format_dtdelta('+', %(now)s, q.expire_timeout),
        p.original_created_at
   FROM json_each(%(ids)s) i
   JOIN json_each(%(delays)s) d ON d.key = i.key
@@ -704,5 +720,30 @@ SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s, p.payload), p.h
   JOIN deadletter_queue q ON q.name = COALESCE(%(queue)s, p.queue)
  WHERE true
  ORDER BY p.message_id
+    ON CONFLICT DO NOTHING
+RETURNING id, queue_id, stream;
+
+-- restore_dead --
+INSERT INTO deadletter_message
+       (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
+        available_at, failure_reason, error, history, poison_count, source_id, origin, instance,
+        execution_id, activity_id, expires_at, created_at)
+SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s, m.payload), m.headers, m.stream,
+       json_extract(r.value, '$.key'), m.priority, json_extract(r.value, '$.status'), 0,
+       json_extract(r.value, '$.fence'),
+       django_format_dtdelta('+', %(now)s, json_extract(r.value, '$.delay')),
+       m.failure_reason, m.error,
+       CASE WHEN %(payload)s IS NULL THEN m.history ELSE
+            json_insert(m.history, '$[#]', json_set(%(entry)s,
+                '$.at', replace(%(now)s, ' ', 'T') || '+00:00', '$.original_payload', m.payload))
+       END, m.poison_count + (m.died_at IS NULL), json_extract(r.value, '$.source_id'),
+       json_extract(r.value, '$.origin'), m.instance, m.execution_id, m.activity_id,
+       django_format_dtdelta('+', %(now)s, q.expire_timeout),
+       COALESCE(json_extract(r.value, '$.created_at'), m.created_at)
+  FROM json_each(%(rows)s) r
+  JOIN deadletter_message m ON m.id = json_extract(r.value, '$.id')
+  JOIN deadletter_queue q ON q.id = json_extract(r.value, '$.queue_id')
+ WHERE NOT EXISTS (SELECT 1 FROM deadletter_poison p WHERE p.message_id = m.source_id)
+ ORDER BY m.source_id
     ON CONFLICT DO NOTHING
 RETURNING id, queue_id, stream;

@@ -54,9 +54,31 @@ def test_a_policy_is_changed_and_the_name_is_not(admin_client: Client, db) -> No
     assert (queue.name, queue.max_attempts) == ("mail", None)
 
 
+def test_a_dead_queue_that_is_chosen_is_used(admin_client: Client, db) -> None:
+    dead = Queue.objects.create(name="dead")
+    queue = Queue.objects.create(name="post")
+
+    admin_client.post(url("queue", "add"), form(dead_queue=dead.pk))
+    admin_client.post(
+        url("queue", "change", queue.pk), form(name="post", max_attempts=5, dead_queue=dead.pk)
+    )
+
+    assert set(dead.sources.values_list("on_poison", flat=True)) == {"dead_queue"}
+    assert dead.sources.count() == 2
+    # Named by itself, another policy stays: the dead queue is only remembered.
+    admin_client.post(url("queue", "change", queue.pk), form(name="post", dead_queue=dead.pk))
+    queue.refresh_from_db()
+    assert queue.on_poison == "quarantine"
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "text"),
     [
+        (
+            {"stream_policy": "halt", "on_poison": "discard"},
+            "stream_policy",
+            "halt needs on_poison quarantine",
+        ),
         ({"on_poison": "dead_queue"}, "dead_queue", "no dead queue is named"),
         ({"name": "a b"}, "name", "Letters, digits"),
         ({"jitter": 2}, "jitter", "less than or equal to 1"),

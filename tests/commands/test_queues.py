@@ -36,6 +36,18 @@ def test_queues_are_listed_with_policy_and_counts(cli, clock, policy):
     assert found["gone"]["policy"] is None
 
 
+def test_a_dead_queue_that_is_named_is_used_and_the_summary_says_what_is(cli, clock):
+    cli("queues", "create", "dead")
+    created = cli("queues", "create", "mail", "dead_queue=dead", "--format", "json").json
+    assert created["on_poison"] == "dead_queue"
+    cli("queues", "create", "kept", "dead_queue=dead", "on_poison=quarantine")
+
+    lines = {line.split()[0]: line for line in cli("queues").lines[1:]}
+
+    assert ", to dead, strict" in lines["mail"]
+    assert ", quarantine, strict" in lines["kept"]
+
+
 def test_a_queue_is_created_changed_paused_and_resumed(cli, clock):
     created = cli("queues", "create", "mail", "max_attempts=3", "backoff_base=90", "cooldown=2h")
     assert created.code == 0
@@ -81,6 +93,8 @@ def test_a_queue_is_created_changed_paused_and_resumed(cli, clock):
         (["set", "default", "lease_timeout=0"], "lease_timeout: A lease must last"),
         (["set", "default", "on_poison=explode"], "on_poison: "),
         (["set", "default", "dead_queue=default"], "dead_queue: A queue cannot be its own"),
+        (["create", "new", "dead_queue=new"], "dead_queue: A queue cannot be its own"),
+        (["set", "default", "on_poison=discard", "stream_policy=halt"], "halt needs on_poison"),
         (["set", "default", "dead_queue=nowhere"], "there is no queue 'nowhere'"),
         (["set", "default", "jitter=0", "jitter=1"], "jitter is given twice"),
         (["pause", "default", "jitter=0"], "queues pause takes no fields"),

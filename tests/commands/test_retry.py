@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from deadletter import FailureReason, operations, send
-from deadletter.lifecycle import claim
+from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
 from deadletter.operations import hurrying
 from tests.operations.making import dead, entries, failed, many_dead
@@ -455,3 +455,66 @@ def test_the_dead_cannot_keep_their_count(cli, clock, counts):
         assert "--keep-attempts is for --failed and --message" in result.err
     assert cli("retry", "--message", record.message_id, "--keep-attempts", "--yes").code == 1
     assert counts() == {"dead": 1}
+
+
+@pytest.fixture
+def buried(clock, policy) -> list[Message]:
+    """Three messages of "default" in its dead queue."""
+    policy(on_poison="dead_queue", dead_queue=policy("dead"))
+    for name in ("mail", "mail", "bill"):
+        send(name, {"password": "s3cret", "to": 1})
+    batch = claim()
+    fail(batch.token, [Failure(id, error="boom", permanent=True) for id in batch.ids])
+    return list(Message.objects.order_by("id"))
+
+
+def test_messages_of_a_dead_queue_are_retried_by_either_id(cli, buried):
+    first, second, _third = buried
+
+    result = cli("retry", "--message", first.source_id, second.pk, "--yes", "--by", "ann")
+
+    assert (result.code, result.lines[0]) == (0, "retried 2 of 2")
+    back = Message.objects.filter(queue__name="default").values_list("id", flat=True)
+    assert set(back) == {first.source_id, second.source_id}
+    assert entries() == [("retry", "ann", "", 2, 0, 0)]
+
+
+def test_a_dead_queue_is_retried_as_a_whole_or_by_name(cli, policy, buried):
+    policy("other")
+
+    dry = cli("retry", "--dead-queue", "dead", "--dry-run")
+    bills = cli("retry", "--dead-queue", "dead", "--name", "bill", "--to-queue", "other", "--yes")
+    rest = cli("retry", "--dead-queue", "dead", "--yes")
+
+    assert dry.lines[-1] == "3 would be retried; nothing was changed"
+    assert (bills.lines[0], rest.lines[0]) == ("retried 1 of 1", "retried 2 of 2")
+    assert set(Message.objects.values_list("name", "queue__name")) == {
+        ("bill", "other"),
+        ("mail", "default"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["--dead-queue", "nowhere"], "there is no queue 'nowhere'"),
+        (["--dead-queue", "default", "--all"], "--dead-queue takes --name"),
+        (["--dead-queue", "default", "--reason", "expired"], "--dead-queue takes --name"),
+        (["--dead-queue", "default", "--rate", "0"], "rate: expected"),
+    ],
+)
+def test_a_selection_that_a_dead_queue_has_not_is_a_usage_error(cli, clock, given, text):
+    result = cli("retry", *given, "--yes")
+
+    assert result.code == 2
+    assert text in result.err
+
+
+def test_a_payload_is_repaired_on_its_way_out_of_a_dead_queue(cli, buried):
+    first = buried[0]
+    payload = json.dumps({"password": "[redacted]", "to": 2})
+
+    result = cli("retry", "--message", first.source_id, "--payload", payload, "--yes")
+
+    assert result.code == 0
+    assert Message.objects.get(pk=first.source_id).payload == {"password": "s3cret", "to": 2}

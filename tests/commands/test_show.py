@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from deadletter import operations, send
-from deadletter.lifecycle import claim, sweep
-from deadletter.models import PoisonRecord
+from deadletter.lifecycle import Failure, claim, fail, sweep
+from deadletter.models import Message, PoisonRecord
 from tests.operations.making import dead, failed, many_dead
 
 
@@ -188,3 +188,47 @@ def test_stats_as_table_and_json(cli, clock, policy):
     found = json.loads(cli("stats", "--format", "json").out)
     assert (found["total"]["dead"], found["retries"], found["candidates"]) == (1, {"1": 1}, 0)
     assert found["kinds"] == {"message": {"waiting": 1, "dead": 1}}
+
+
+def bury(policy, *, again: bool = False) -> tuple[int, Message]:
+    """Let a message die into a dead queue, and there once more; return its first id and itself."""
+    policy(on_poison="dead_queue", dead_queue=policy("dead"))
+    message = send("mail", {"to": 1}, key="k")
+    batch = claim()
+    fail(batch.token, [Failure(message.id, error="boom", permanent=True)])
+    moved = Message.objects.get(source_id=message.id)
+    if again:
+        operations.poison([moved.pk], why="looked at")
+    return message.id, moved
+
+
+def test_a_message_that_was_moved_is_shown_by_the_id_it_had(cli, clock, policy):
+    id, moved = bury(policy)
+
+    result = cli("show", "--message", id)
+
+    assert result.code == 0
+    now = f"message {moved.pk} of queue dead now"
+    assert result.lines[0] == f"message {id} died in queue default and is {now}"
+    assert "  died in:   queue default" in result.lines
+    assert "  its error: boom" in result.lines
+    assert f"  manage.py deadletter retry --message {moved.pk}" in result.lines
+    (row,) = cli("show", "--message", id, "--format", "json").json
+    assert (row["message_id"], row["death"]["message_id"], row["death"]["queue"]) == (
+        moved.pk,
+        id,
+        "default",
+    )
+    assert row["death"]["error"] == "boom"
+
+
+def test_a_message_that_died_again_in_its_dead_queue_is_shown_by_the_id_it_had(cli, clock, policy):
+    id, _moved = bury(policy, again=True)
+    record = PoisonRecord.objects.get()
+
+    result = cli("show", "--message", id)
+
+    now = f"poison record {record.pk} now: it died again in queue dead"
+    assert result.lines[0] == f"message {id} died in queue default and is {now}"
+    assert "  died in:   queue default" in result.lines
+    assert cli("release", id, "--yes").lines[-1] == f"{id}: died, and is {now}"

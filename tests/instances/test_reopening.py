@@ -423,8 +423,9 @@ def test_a_child_is_retried_whose_parent_did_not_wait_for_it(clock, shop, flow, 
 
 
 @pytest.mark.parametrize("died_of", ["activity", "event"])
+@pytest.mark.parametrize("dies_again", [False, True])
 def test_what_was_moved_to_a_dead_queue_reopens_its_instance_from_there(
-    clock, shop, flow, policy, standing, timeline, died_of
+    clock, shop, flow, policy, standing, timeline, died_of, dies_again
 ):
     broken = [True]
 
@@ -448,13 +449,18 @@ def test_what_was_moved_to_a_dead_queue_reopens_its_instance_from_there(
     testing.drain()
     assert (standing("o")[0], standing("top")[0]) == ("failed", "failed")
 
-    # It dies there once more, by hand; the instance must not be told of that when it goes on.
     moved = Message.objects.get(queue__name="dead")
-    operations.poison([moved.pk], why="looked at")
-    testing.drain()
+    if dies_again:
+        # By hand; the instance must not be told of that when it goes on.
+        operations.poison([moved.pk], why="looked at")
+        testing.drain()
     shop.broken.clear()
     broken.clear()
-    answer = operations.retry_poison([PoisonRecord.objects.get().pk], queue="default")
+    if dies_again:
+        answer = operations.retry_poison([PoisonRecord.objects.get().pk], queue="default")
+    else:
+        answer = operations.retry_dead([moved.pk])
+        assert Message.objects.filter(pk=moved.source_id).exists()
     assert answer.refused == {}
     testing.drain()
 

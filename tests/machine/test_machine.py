@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -510,7 +511,14 @@ class Machine(RuleBasedStateMachine):
     def edit(self, **values) -> None:
         for name, value in values.items():
             setattr(self.work, name, value)
-        self.work.save()
+        is_refused = self.work.stream_policy == "halt" and self.work.on_poison != "quarantine"
+        try:
+            self.work.save()
+        except ValidationError:
+            assert is_refused
+            self.work.refresh_from_db()
+        else:
+            assert not is_refused
 
     # People.
 

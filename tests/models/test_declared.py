@@ -66,6 +66,22 @@ def test_a_dead_queue_may_be_declared_in_any_order(settings):
     assert (queue.dead_queue.name, queue.on_poison) == ("zombies", "dead_queue")
 
 
+def test_a_queue_declared_as_its_own_dead_queue_is_told_so(settings):
+    settings.DEADLETTER = {"QUEUES": {"mail": {"dead_queue": "mail"}}}
+
+    with pytest.raises(ValueError, match="cannot be its own dead queue"):
+        migrate()
+
+
+def test_a_policy_that_is_named_with_a_dead_queue_is_kept_as_it_is_named(settings):
+    declared = {"dead_queue": "zombies", "on_poison": "quarantine"}
+    settings.DEADLETTER = {"QUEUES": {"mail": declared, "zombies": {}}}
+
+    migrate()
+
+    assert Queue.objects.get(name="mail").on_poison == "quarantine"
+
+
 def test_a_dead_queue_that_does_not_exist_is_refused_by_name(settings):
     settings.DEADLETTER = {"QUEUES": {"mail": {"dead_queue": "nowhere"}}}
 

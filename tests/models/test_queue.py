@@ -10,6 +10,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
 
 from deadletter import operations, send
+from deadletter.lifecycle import claim
 from deadletter.models import PoisonRecord, Queue
 
 pytestmark = pytest.mark.django_db
@@ -127,6 +128,57 @@ class TestDeadQueues:
 
         assert problems(error.value) == "A queue cannot be its own dead queue."
         assert Queue.objects.get(name="mail").dead_queue is None
+
+    def test_a_queue_is_not_its_own_at_its_creation_either(self):  # B9
+        with pytest.raises(ValidationError) as error:
+            Queue(name="mail", dead_queue=Queue(name="mail")).save()
+
+        assert problems(error.value) == "A queue cannot be its own dead queue."
+
+    def test_one_that_is_named_without_a_policy_is_used(self):
+        dead = Queue.objects.create(name="dead")
+
+        Queue.objects.create(name="mail", dead_queue=dead)
+        Queue.objects.create(name="post", dead_queue_id=dead.pk)
+
+        assert set(dead.sources.values_list("on_poison", flat=True)) == {"dead_queue"}
+        operations.create_queue("bills", dead_queue="dead")
+        assert Queue.objects.get(name="bills").on_poison == "dead_queue"
+
+    def test_one_that_is_named_later_without_a_policy_is_used(self):
+        Queue.objects.create(name="dead")
+        Queue.objects.create(name="mail")
+
+        operations.set_queue("mail", dead_queue="dead")
+        assert Queue.objects.get(name="mail").on_poison == "dead_queue"
+        operations.set_queue("mail", on_poison="quarantine")
+        operations.set_queue("mail", dead_queue="dead", on_poison="quarantine")
+        assert Queue.objects.get(name="mail").on_poison == "quarantine"
+
+    @pytest.mark.parametrize("on_poison", ["dead_queue", "discard"])
+    def test_halt_needs_quarantine(self, on_poison):
+        dead = Queue.objects.create(name="dead")
+
+        text = refused("stream_policy", stream_policy="halt", on_poison=on_poison, dead_queue=dead)
+
+        assert text == (
+            f"halt needs on_poison quarantine: with {on_poison} no record is left to halt the "
+            "stream."
+        )
+
+    def test_a_queue_that_halts_and_moves_since_long_can_be_paused_and_edited(self, clock):
+        dead = Queue.objects.create(name="dead")
+        Queue.objects.create(name="mail", dead_queue=dead)
+        Queue.objects.filter(name="mail").update(stream_policy="halt")
+        first, second = (send("mail", queue="mail", stream="a") for _ in range(2))
+
+        operations.pause("mail")
+        operations.set_queue("mail", max_attempts=7)
+        operations.resume("mail")
+        operations.poison([first.id], why="wrong")
+
+        assert dead.messages.get().source_id == first.id
+        assert claim(queues=["mail"]).ids == [second.id]
 
     def test_the_database_itself_refuses_that_too(self):
         queue = Queue.objects.create(name="mail")

@@ -14,7 +14,7 @@ from ...patterns import is_pattern
 from .options import alias, matched
 from .rows import message_table, poison_table
 from .screen import Progress, Screen
-from .selecting import find_messages, find_poison, why_no_message, why_no_poison
+from .selecting import find_buried, find_messages, find_poison, why_no_message, why_no_poison
 from .text import plain
 
 #: Ids and reasons printed one by one; the rest is counted.
@@ -165,6 +165,9 @@ def on_ids(
         records = list(dead.filter(message_id__in=list(ids)[:1_000]))
         found = [*records, *found]
         there |= {record.message_id for record in records}
+        buried = find_buried((id for id in list(ids)[:1_000] if id not in there), options)
+        found = [*found, *buried.values()]
+        there |= buried.keys()
     report = Report(plan.act, plan.done_word, matched=len(there), dry_run=options["dry_run"])
     report.difference = plan.difference
     absent = [id for id in ids if id not in there]

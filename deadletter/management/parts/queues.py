@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from django.db.models import ProtectedError
 
 from ...exceptions import UnknownQueue
-from ...models import Queue
+from ...models import OnPoison, Queue
 from ...operations import (
     POLICY,
     create_queue,
@@ -187,7 +187,8 @@ def _summary(queue: Queue) -> str:
         if queue.cooldown is not None
         else f"backoff {shown_span(queue.backoff_base)} to {shown_span(queue.backoff_cap)}"
     )
-    target = f"to {queue.dead_queue.name}" if queue.dead_queue else queue.on_poison
+    moves = queue.on_poison == OnPoison.DEAD_QUEUE
+    target = f"to {queue.dead_queue.name}" if moves and queue.dead_queue else queue.on_poison
     kept = queue.poison_retention
     parts = [limit, wait, f"lease {shown_span(queue.lease_timeout)}", target, queue.stream_policy]
     return ", ".join([*parts, *([f"kept {shown_span(kept)}"] if kept is not None else [])])

@@ -10,13 +10,18 @@ from typing import Any
 
 from ...conf import get_settings
 from ...exceptions import PayloadRejected
-from ...models import Damaged, PoisonRecord, State
+from ...lifecycle.burial import is_moved
+from ...models import Damaged, Message, PoisonRecord, State
 from ...operations import (
+    DeadQueueFilter,
     PoisonFilter,
     Total,
     diff,
+    find_moved,
+    get_message,
     get_poison,
     redact,
+    retry_dead_queue,
     retry_failed,
     retry_matching,
     retry_messages,
@@ -28,7 +33,7 @@ from ...operations.poison import AS_IT_WAS, Terms
 from ...payload import accept
 from .acting import Plan, on_filter, on_ids, on_messages
 from .listing import message_filter
-from .options import add_act, alias, check_queue, person, rate
+from .options import FILTERS, add_act, alias, check_queue, person, poison_filter, rate
 from .screen import Progress, Screen, usage
 from .selecting import Selection, add_selection, select
 
@@ -47,6 +52,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --failed or --message: now, but do not count from 0 again",
     )
+    parser.add_argument(
+        "--dead-queue",
+        metavar="NAME",
+        help="what was moved to this dead queue, back where it died; --name and --fingerprint "
+        "narrow it",
+    )
     parser.add_argument("--to-queue", metavar="NAME", help="into another queue")
     parser.add_argument("--rate", type=rate, metavar="N", help="so many per second, spread in time")
     parser.add_argument(
@@ -60,6 +71,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(screen: Screen, options: dict[str, Any]) -> int:
     if options["failed"]:
         return _run_failed(screen, options)
+    if options["dead_queue"] is not None:
+        return _run_dead_queue(screen, options)
     chosen = select(options)
     if options["keep_attempts"] and not chosen.message_ids:
         raise usage("--keep-attempts is for --failed and --message: the dead count from 0 again")
@@ -107,6 +120,34 @@ def _run_failed(screen: Screen, options: dict[str, Any]) -> int:
     )
 
 
+def _run_dead_queue(screen: Screen, options: dict[str, Any]) -> int:
+    others = [key for key in FILTERS if key not in ("name", "fingerprint")]
+    for key in ("ids", "message", "all", "payload", *others):
+        if options[key]:
+            raise usage("--dead-queue takes --name, --fingerprint, --limit, --to-queue and --rate")
+    for name in (options["dead_queue"], options["to_queue"]):
+        if name is not None:
+            check_queue(name, options)
+    given = poison_filter(options)  # the same checks
+    wanted = DeadQueueFilter(
+        dead_queue=options["dead_queue"], name=given.name, fingerprint=given.fingerprint
+    )
+    about: dict[str, Any] = {"by": person(options), "why": options["why"]}
+    about |= {"using": options["database"], "limit": options["limit"]}
+    about |= {"queue": options["to_queue"], "rate": options["rate"]}
+    try:
+        Terms(queue=about["queue"], rate=about["rate"])
+    except ValueError as error:
+        raise usage(str(error)) from None
+    return on_messages(
+        screen,
+        options,
+        Plan("retry", "retried", "Retry", _manner(options)),
+        wanted.messages(alias(options)),
+        lambda progress: retry_dead_queue(wanted, progress=progress, **about),
+    )
+
+
 def _terms(options: dict[str, Any], chosen: Selection) -> tuple[dict[str, Any], list[str] | None]:
     """Check where to, how fast and with what before anything is asked or touched."""
     payload, difference = AS_IT_WAS, None
@@ -141,11 +182,16 @@ def _repaired(
     return value, _difference(record.payload, value)
 
 
-def _record(options: dict[str, Any], chosen: Selection) -> PoisonRecord | None:
+def _record(options: dict[str, Any], chosen: Selection) -> PoisonRecord | Message | None:
+    using = alias(options)
     if chosen.poison_ids:
-        return get_poison(chosen.poison_ids[0], using=alias(options))
-    place = whereabouts(chosen.message_ids[0], using=alias(options))
-    return get_poison(place[1], using=alias(options)) if place is not None and place[1] else None
+        return get_poison(chosen.poison_ids[0], using=using)
+    id = chosen.message_ids[0]
+    place = whereabouts(id, using=using)
+    if place is not None and place[1]:
+        return get_poison(place[1], using=using)
+    found = get_message(id, using=using) or find_moved(id, using=using)
+    return found if isinstance(found, Message) and is_moved(found) else None
 
 
 def _difference(before: Any, after: Any) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...models import Message, PoisonRecord
-from ...operations import PoisonFilter, get_message, whereabouts
+from ...operations import PoisonFilter, find_moved, get_message, whereabouts
 from ...operations.acting import PIECE
 from .options import add_filters, alias, number, poison_filter
 from .screen import usage
@@ -73,6 +73,19 @@ def find_messages(ids: Iterable[int], options: dict[str, Any]) -> list[Message]:
     return [message for message in found if message is not None]
 
 
+def find_buried(ids: Iterable[int], options: dict[str, Any]) -> dict[int, Message]:
+    """Return the messages that lie in dead queues, by the ids they had before."""
+    found = {id: find_moved(id, using=alias(options)) for id in ids}
+    return {id: row for id, row in found.items() if isinstance(row, Message)}
+
+
+def where_now(row: Message | PoisonRecord) -> str:
+    """Say where something is that was moved to a dead queue."""
+    if isinstance(row, Message):
+        return f"message {row.pk} of queue {row.queue.name} now"
+    return f"poison record {row.pk} now: it died again in queue {row.queue}"
+
+
 def why_no_poison(id: int, options: dict[str, Any]) -> str:
     """Say why there is no poison record of that id, if it can be guessed."""
     place = whereabouts(id, using=alias(options))
@@ -88,4 +101,7 @@ def why_no_message(id: int, options: dict[str, Any]) -> str:
     place = whereabouts(id, using=alias(options))
     if place is not None and place[1]:
         return f"{id}: is dead; its poison record is {place[1]}"
+    moved = find_moved(id, using=alias(options))
+    if moved is not None:
+        return f"{id}: died, and is {where_now(moved)}"
     return f"{id}: is in no queue: completed, removed, or never sent"

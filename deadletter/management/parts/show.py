@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from ... import clock
+from ...lifecycle.burial import is_moved, read_burial
 from ...models import Damaged, Message, PoisonRecord
 from ...operations import (
+    find_moved,
     get_message,
     get_poison,
     get_stream,
@@ -22,7 +24,7 @@ from ...status import FailureReason, Status
 from .options import add_common, alias, number
 from .rows import message_object, poison_object, reason, tried
 from .screen import Screen, usage
-from .selecting import why_no_message, why_no_poison
+from .selecting import where_now, why_no_message, why_no_poison
 from .text import ago, paragraph, plain
 
 HELP = "show everything about poison records or, with --message, about messages"
@@ -48,13 +50,13 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
         if row is None:
             missing.append((why_no_message if by_message else why_no_poison)(id, options))
         else:
-            found.append(row)
+            found.append((id if by_message else None, row))
     now = clock.now(alias(options))
     if screen.as_json:
-        screen.json([_object(row, now, options) for row in found])
+        screen.json([_object(row, now, options) for _id, row in found])
     else:
-        for row in found:
-            screen.lines([*_page(row, now, options), ""])
+        for id, row in found:
+            screen.lines([*_moved_from(id, row), *_page(row, now, options), ""])
     screen.say(*(plain(text) for text in missing))
     return 1 if missing else 0
 
@@ -66,7 +68,55 @@ def _find(id: int, by_message: bool, options: dict[str, Any]) -> PoisonRecord | 
     place = whereabouts(id, using=using)
     if place is not None and place[1]:
         return get_poison(place[1], using=using)
-    return get_message(id, using=using)
+    return get_message(id, using=using) or find_moved(id, using=using)
+
+
+def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
+    """Say where a message is now that was asked for by the id it had before it was moved."""
+    burial = read_burial(row)
+    if burial is None or asked != burial.message_id:
+        return []
+    where = f"queue {burial.queue}" if burial.queue else "a queue that was not written down"
+    return [plain(f"message {asked} died in {where} and is {where_now(row)}")]
+
+
+def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
+    """Say of a message that was moved to a dead queue where, when and why it died."""
+    burial = read_burial(row)
+    if burial is None:
+        return []
+    cause = burial.cause.name.lower() if burial.cause else None
+    return [
+        ("before", f"message {burial.message_id}"),
+        ("died in", f"queue {burial.queue}" if burial.queue else "not written down"),
+        ("died of", ": ".join(part for part in (cause, burial.verdict) if part)),
+        ("its error", burial.error),
+        ("died at", burial.at and f"{burial.at:%Y-%m-%d %H:%M:%S %Z}"),
+        ("moved by", burial.by),
+        ("had key", burial.key),
+    ]
+
+
+def _death_object(row: PoisonRecord | Message) -> dict[str, Any] | None:
+    burial = read_burial(row)
+    if burial is None:
+        return None
+    return {
+        "message_id": burial.message_id,
+        "queue": burial.queue,
+        "reason": burial.reason and burial.reason.name,
+        "last_failure_reason": burial.failure_reason and burial.failure_reason.name,
+        "verdict": burial.verdict,
+        "error": burial.error,
+        "attempts": burial.attempts,
+        "max_attempts": burial.max_attempts,
+        "fingerprint": burial.fingerprint,
+        "exception": burial.exception,
+        "frame": burial.frame,
+        "by": burial.by,
+        "at": burial.at,
+        "key": burial.key,
+    }
 
 
 def _object(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +127,7 @@ def _object(row: PoisonRecord | Message, now: datetime, options: dict[str, Any])
         "state": "dead" if dead else found["state"],
         "payload": _value(row.payload, hide),
         "headers": _value(row.headers, hide),
+        "death": _death_object(row),
         "history": redact_history(row.history) if hide else row.history,
         "audit": [
             {
@@ -132,6 +183,7 @@ def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
             ("place", record.frame),
             ("group", record.fingerprint),
         ),
+        *_pairs(*_death(record)),
     ]
 
 
@@ -155,6 +207,7 @@ def _message_head(message: Message, now: datetime, limit: int) -> list[str]:
             ("worker", message.worker),
             ("expires", message.expires_at and ago(message.expires_at, now)),
         ),
+        *_pairs(*_death(message)),
     ]
 
 
@@ -210,7 +263,7 @@ def _commands(row: PoisonRecord | Message, now: datetime) -> list[str]:
         ]
     found = []
     state = message_state = row.state(now)
-    if message_state == "failed":
+    if message_state == "failed" or (state != "active" and is_moved(row)):
         found.append(f"{start} retry --message {row.pk}")
     if row.stream is not None and state != "active":
         found.append(f"{start} release {row.pk}")
