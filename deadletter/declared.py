@@ -13,6 +13,10 @@ from .conf import get_settings
 from .logs import event
 from .models import Queue
 
+#: How often a queue made here puts off a message whose name nobody knows: 303 s in all, long enough
+#: for a rolling deployment.
+UNREGISTERED_ATTEMPTS = 10
+
 
 def create_declared_queues(*, using: str, apps: Apps = installed, **kwargs: Any) -> None:
     """
@@ -41,6 +45,8 @@ def _create(name: str, policy: dict[str, Any], using: str) -> None:
             )
         policy["dead_queue"] = found
         policy.setdefault("on_poison", "dead_queue")
+    if "max_attempts" not in policy:
+        policy.setdefault("unregistered_attempts", UNREGISTERED_ATTEMPTS)
     queue = Queue(name=name, **policy)
     queue.save(using=using, force_insert=True)
     event(logging.INFO, "queue_created", "created queue {queue}", queue=name)
