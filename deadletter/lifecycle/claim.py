@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,14 @@ from django.db.models import Q
 from .. import points, sql
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
+from ..failure_policy import Policy, stored_reasons
 from ..failures import HISTORY_LIMIT
 from ..models import Queue
 from ..patterns import wanted
 from ..status import FailureReason, Status
 from . import levels, streams
 from .counting import Subject
+from .limits import Limits
 from .locks import each_free
 from .quarantine import Death, quarantine
 from .transaction import Stream, Transaction, in_transaction
@@ -86,7 +89,7 @@ def take(
         worker=worker,
         lease=lease,
         limit=request.limit,
-        max_attempts=request.max_attempts,
+        limits=Limits(tx, _policies(request), request.knows),
         failed=frozenset(exclude),
         expected=request.candidates if 0 < request.candidates < 1 else 1.0,
     )
@@ -97,6 +100,14 @@ def take(
     return Batch(
         taking.token, taking.messages, taking.dead, more, taking.began, taking.needed, found
     )
+
+
+def _policies(request: ClaimRequest) -> Mapping[str, Policy]:
+    """Return what handlers say, by message name."""
+    if not request.max_attempts:
+        return request.policies
+    limits = {name: Policy(max_attempts=limit) for name, limit in request.max_attempts.items()}
+    return {**limits, **request.policies}
 
 
 def _check(request: ClaimRequest) -> timedelta | None:
@@ -179,6 +190,14 @@ def _sqlite_places(
             "queue_id": queue.pk,
             "priority": level.priority,
             "max_attempts": queue.max_attempts,
+            "unregistered_attempts": (
+                queue.max_attempts
+                if queue.unregistered_attempts is None
+                else queue.unregistered_attempts
+            ),
+            "reason_policies": (
+                json.dumps(queue.reason_policies) if queue.reason_policies else None
+            ),
             "lease_timeout": queue.lease_timeout,
         }
 
@@ -186,6 +205,8 @@ def _sqlite_places(
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Verdicts on messages that nothing has to be decided about.
 _PLAIN = ("leased", "lease")
+#: Verdicts that say only that a limit may have been reached.
+_JUDGED = ("exhausted", "lost", "unregistered")
 #: Making a flag anew takes longer than reading the rest of the row.
 _STATUS = {int(flag): flag for flag in (Status.STORED, Status.STORED | Status.FAILED)}
 
@@ -202,7 +223,7 @@ class _Taking:
     worker: str
     lease: timedelta | None
     limit: int
-    max_attempts: Mapping[str, int | None]
+    limits: Limits
     failed: frozenset[int]
     #: How many candidates a message is expected to take, and how many were of use so far.
     expected: float = 1.0
@@ -296,19 +317,21 @@ class _Taking:
         runs: list[_Run] = []
         blocked: dict[Stream, list[int]] = {}
         candidates: dict[Stream, list[int]] = {}
-        for verdict, queue_id, locked, id, _, name, _, _, _, stream, attempts, *_ in rows:
+        judged = self.limits.judge([row[3] for row in rows if row[0] in _JUDGED])
+        self.lost |= judged.lost
+        for verdict, queue_id, locked, id, _, _, _, _, _, stream, *_ in rows:
             if verdict == "stream" and locked and (queue_id, stream) not in self.skipped:
                 candidates.setdefault((queue_id, stream), []).append(id)
             elif verdict == "stream":
                 # Somebody is changing the stream at this moment. Leave the message due: parking it
                 # now, without the lock, could hide it from the one who would have to wake it.
                 self._skip((queue_id, stream), [id])
-            elif not self._is_dead(verdict, name, attempts):
-                runs.append((None, [id]))
-                if verdict == "lost":
-                    self.lost.add(id)
-            else:
+            elif verdict not in _JUDGED:
                 deaths.append(_death(id, verdict))
+            elif id in judged.deaths:
+                deaths.append(judged.deaths[id])
+            else:
+                runs.append((None, [id]))
         self.locked |= candidates.keys()
         unneeded = self._choose(candidates, runs, deaths, blocked)
         dying = {death.id for death in deaths}
@@ -329,12 +352,6 @@ class _Taking:
         for dead in done.results:
             self.dead += dead
         self.passed.update(death.id for death in done.busy)
-
-    def _is_dead(self, verdict: str, name: str, attempts: int) -> bool:
-        """Judge by the handler's own number where it has one."""
-        if verdict in ("expired", "overflow") or name not in self.max_attempts:
-            return verdict != "lost"
-        return streams.is_exhausted(attempts, self.max_attempts[name])
 
     def _choose(
         self,
@@ -375,8 +392,8 @@ class _Taking:
         blocked: dict[Stream, list[int]],
     ) -> int:
         """Decide for some streams; return how much room is left."""
-        heads = streams.read(
-            self.tx, some, cap=cap, exclude=self.failed, max_attempts=self.max_attempts
+        heads, judged = streams.read(
+            self.tx, some, cap=cap, exclude=self.failed, limits=self.limits
         )
         for stream in some:
             ids = candidates[stream]
@@ -390,7 +407,8 @@ class _Taking:
             )
             full = {member.id for member in members if member.overflow}
             deaths += [
-                _death(id, "overflow" if id in full else "exhausted") for id in choice.exhausted
+                _death(id, "overflow") if id in full else judged.deaths[id]
+                for id in choice.exhausted
             ]
             deaths += [_death(id, "expired") for id in choice.expired]
             if choice.run:
@@ -453,11 +471,13 @@ class _Taking:
 
     def _claimed(self, row: sql.Row) -> Claimed:
         status, created_at, lease, reason = row[9], row[11], row[15], row[16]
+        # What differs by reason is rare: see `Claimed.max_attempts`.
+        first = row[:9] if row[17] is None else (*row[:8], _largest_limit(row[8], row[17]))
         if self.tx.is_sqlite:
             created_at = sql.as_datetime(created_at, self.tx.connection)
             lease = sql.as_timedelta(lease)
         return Claimed(
-            *row[:9],  # type: ignore[call-arg]
+            *first,  # type: ignore[call-arg]
             _STATUS.get(status) or Status(status),
             row[10],
             created_at,
@@ -465,17 +485,21 @@ class _Taking:
             lease,
             self.token,
             None if reason is None else FailureReason.read(reason),
+            row[18],
+            row[19],
         )
+
+
+def _largest_limit(limit: int | None, reason_policies: str) -> int | None:
+    return Policy(reasons=stored_reasons(reason_policies)).largest(limit)
 
 
 def _death(id: int, verdict: str) -> Death:
     if verdict == "expired":
         return Death(id, FailureReason.EXPIRED, "expired before it was handled")
-    if verdict == "overflow":
-        return Death(
-            id,
-            FailureReason.POISON_MESSAGE,
-            "cannot be claimed: its attempts or its fence is the largest number that can be "
-            "stored. Send it again as a new message.",
-        )
-    return Death(id, FailureReason.POISON_MESSAGE)
+    return Death(
+        id,
+        FailureReason.POISON_MESSAGE,
+        "cannot be claimed: its attempts or its fence is the largest number that can be "
+        "stored. Send it again as a new message.",
+    )

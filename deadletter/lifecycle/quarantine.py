@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import points, signals
+from ..failure_policy import Reached
 from ..failures import HISTORY_LIMIT, cause_of, fingerprint, printable
 from ..logs import event, flush
 from ..models import OnPoison, StreamPolicy
@@ -29,10 +30,23 @@ class Death:
     id: int
     reason: FailureReason = FailureReason.POISON_MESSAGE
     verdict: str = ""
-    #: The number in force, when it was not the queue's.
+    #: The number in force, when it was not the queue's; `unlimited`: none was.
     max_attempts: int | None = None
+    unlimited: bool = False
+    #: What was counted, when it was not the attempts of the row.
+    attempts: int | None = None
     #: What its handler raised, for the log; None where no handler did.
     raised: BaseException | None = field(default=None, repr=False, compare=False)
+
+
+def death_by(id: int, reached: Reached, *, attempts: int) -> Death:
+    """Say which limit ended a message."""
+    if reached.count == attempts and reached.reason is None:
+        return Death(id, max_attempts=reached.limit)
+    what = f"failures of {reached.reason.name}" if reached.reason else "failures"
+    number = f"{reached.count} of {max(reached.limit or 0, 1)}"
+    verdict = f"gave up after {number} {what}; attempts: {attempts}"
+    return Death(id, verdict=verdict, max_attempts=reached.limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +169,8 @@ class _Dying:
     @property
     def limit(self) -> int | None:
         """The number in force."""
+        if self.death.unlimited:
+            return None
         return self.max_attempts if self.death.max_attempts is None else self.death.max_attempts
 
     @property
@@ -172,7 +188,8 @@ class _Dying:
             "verdict": self.verdict,
             "fingerprint": self.group,
             **self._place(),
-            "max_attempts": self.death.max_attempts,
+            "attempts": self.attempts,
+            "max_attempts": self.limit,
             "halts": self.stream is not None and self.stream_policy == StreamPolicy.HALT,
         }
 
@@ -255,7 +272,7 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
                 stream=row[2],
                 name=row[3],
                 kind=row[16],
-                attempts=row[4],
+                attempts=_first_of(wanted[row[0]].attempts, row[4]),
                 last_reason=reason,
                 error=_lost_text(lost[row[0]]) if is_lost else row[6],
                 exception=None if is_lost else row[7],
@@ -285,6 +302,10 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
                 message_id=row[0],
             )
     return dying
+
+
+def _first_of(given: int | None, stored: int) -> int:
+    return stored if given is None else given
 
 
 def _lost_text(worker: str | None) -> str:

@@ -7,22 +7,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import points, sql
-from ..backoff import Backoff
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import LeaseLost, LockNotAvailable
+from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
 from ..failures import GIVEN_UP, HISTORY_LIMIT, PERMANENT, printable
 from ..status import FailureReason, Status
 from . import streams
 from .counting import Subject
 from .finish import finish
 from .held import held, held_under
+from .limits import grown
 from .locks import each_free, try_lock
 from .noting import announce_failed, count_failure
-from .quarantine import Death, quarantine
+from .quarantine import Death, death_by, quarantine
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Completed,
@@ -197,14 +198,21 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
     deaths: list[Death] = []
     rows: dict[int, dict[str, Any]] = {}
     attempts: dict[int, int] = {}
-    for id, count, queue_id, name, kind, *policy in mine:
-        failure = wanted[id]
-        count_failure(tx, failure, Subject(queue_id, name, kind))
-        death = None if failure.deferred else _judge(failure, count, policy[0])
+    for row in map(_Leased._make, mine):
+        id, failure = row.id, wanted[row.id]
+        count_failure(tx, failure, Subject(row.queue_id, row.name, row.kind))
+        is_unknown = _is_unknown(failure)
+        policy = row.policy(_handler_policy(failure))
+        counts = row.counts if is_unknown else grown(row.counts, FailureReason.read(failure.reason))
+        death = None if is_unknown else _judge(failure, row.attempts, policy, counts)
         if death:
             deaths.append(replace(death, raised=failure.raised))
-            attempts[id] = count
-        rows[id] = _recorded(failure, _NOTHING if death else _delay(failure, count, policy))
+            attempts[id] = row.attempts
+        elif is_unknown:
+            rows[id] = _recorded(failure, _deferral(failure, row)) | _deferred(row)
+            continue
+        delay = _NOTHING if death else _delay(failure, row.attempts, policy, counts)
+        rows[id] = _recorded(failure, delay) | {"counts": counts}
     outcomes: Outcomes = {}
     if rows:
         # Not the others: a lease that was over a moment ago may be renewed by now.
@@ -312,18 +320,24 @@ def abandoning(
     tx: Transaction, failure: Failure, *, force_poison: bool, max_attempts: int | None, by: str
 ) -> Outcomes:
     holding = held([failure])._asdict()
-    for id, count, queue_id, name, kind, limit, *_policy in tx.run("read_leased", **holding):
-        limit = limit if max_attempts is None else max_attempts
-        row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay")) | {"failed": 0}
+    for found in map(_Leased._make, tx.run("read_leased", **holding)):
+        id, count = found.id, found.attempts
+        counts = grown(found.counts, FailureReason.UNKNOWN)
+        row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay"))
+        row |= {"failed": 0, "counts": counts}
         if failure.error:
-            count_failure(tx, failure, Subject(queue_id, name, kind))
+            count_failure(tx, failure, Subject(found.queue_id, found.name, found.kind))
         else:
             row |= {"entry": None, "reason": None, "error": None}
         written = json.dumps({id: row})
         recorded = tx.run("fail", **holding, rows=written, history_limit=HISTORY_LIMIT)
-        if force_poison or (limit is not None and count >= limit):
-            verdict = GIVEN_UP if force_poison else ""
-            quarantine(tx, [Death(id, verdict=verdict)], by=by)
+        handler = Policy() if max_attempts is None else Policy(max_attempts=max_attempts)
+        policy = found.policy(handler)
+        death = _death_by_count(failure, count, policy, counts)
+        if force_poison:
+            death = _death_at_once(failure, policy, GIVEN_UP)
+        if death:
+            quarantine(tx, [death], by=by)
             return {id: Poisoned(count)}
         streams.wake(tx, streams.touched(recorded))
         return {id: Released()}
@@ -343,40 +357,123 @@ def _settled(
     return outcomes
 
 
-def _judge(failure: Failure, attempts: int, limit: int | None) -> Death | None:
-    """Say whether this failure was the last: N = max_attempts means N executions."""
-    limit = limit if failure.max_attempts is None else failure.max_attempts
-    if failure.unlimited:
-        limit = None
-    if failure.permanent:
-        return Death(failure.id, verdict=f"{PERMANENT}: its handler said it cannot succeed")
-    if failure.reason in get_settings().permanent_reasons:
-        return Death(
-            failure.id,
-            verdict=f"{PERMANENT}: {failure.reason.name} is in PERMANENT_REASONS",
-        )
-    if limit is not None and attempts >= limit:
-        return Death(failure.id, max_attempts=failure.max_attempts)
-    return None
+class _Leased(NamedTuple):
+    """A message that the caller holds, and the policy of its queue."""
 
+    id: int
+    attempts: int
+    queue_id: int
+    name: str
+    kind: str
+    max_attempts: int | None
+    backoff_base: Any
+    backoff_cap: Any
+    jitter: float
+    cooldown: Any
+    reason_policies: str | None
+    unregistered_attempts: int | None
+    reason_counts: str | None
+    unregistered_count: int | None
 
-def _delay(failure: Failure, attempts: int, policy: Sequence[Any]) -> timedelta:
-    if failure.delay is not None:
-        return as_timedelta(failure.delay, field="delay")
-    _limit, base, cap, jitter, cooldown = policy
-    if cooldown is not None:
-        return sql.as_timedelta(cooldown) or _NOTHING
-    return _backoff(base, cap, jitter).delay(attempts)
+    @property
+    def counts(self) -> dict[str, int]:
+        """Its failures by reason."""
+        return read_counts(self.reason_counts)
+
+    @property
+    def deferrals(self) -> int:
+        """How often nobody knew its name, this time included."""
+        return (self.unregistered_count or 0) + 1
+
+    def policy(self, handler: Policy) -> PolicyInForce:
+        return PolicyInForce(_queue_policy(*self[5:11]), handler)
 
 
 @lru_cache(maxsize=64)
-def _backoff(base: object, cap: object, jitter: float) -> Backoff:
+def _queue_policy(
+    limit: int | None, base: Any, cap: Any, jitter: float, cooldown: Any, reasons: str | None
+) -> Policy:
     """Return the policy of a queue, of which there are few, as its row has it."""
-    return Backoff(
-        base=sql.as_timedelta(base) or _NOTHING,
-        cap=sql.as_timedelta(cap) or _NOTHING,
+    return Policy(
+        max_attempts=limit,
+        backoff_base=sql.as_timedelta(base) or _NOTHING,
+        backoff_cap=sql.as_timedelta(cap) or _NOTHING,
         jitter=jitter,
+        cooldown=sql.as_timedelta(cooldown),
+        reasons=stored_reasons(reasons),
     )
+
+
+def _handler_policy(failure: Failure) -> Policy:
+    policy = failure.policy or Policy()
+    if failure.unlimited:
+        return replace(policy, max_attempts=None)
+    if failure.max_attempts is not None:
+        return replace(policy, max_attempts=failure.max_attempts)
+    return policy
+
+
+def _is_unknown(failure: Failure) -> bool:
+    """Whether nobody knew the name of the message: then the attempt is refunded."""
+    return failure.deferred and failure.reason == FailureReason.UNREGISTERED
+
+
+def _judge(
+    failure: Failure, attempts: int, policy: PolicyInForce, counts: Mapping[str, int]
+) -> Death | None:
+    """Say whether this failure was the last: N = max_attempts means N executions."""
+    if failure.permanent:
+        why = f"{PERMANENT}: its handler said it cannot succeed"
+        return _death_at_once(failure, policy, why)
+    if failure.reason in get_settings().permanent_reasons:
+        why = f"{PERMANENT}: {failure.reason.name} is in PERMANENT_REASONS"
+        return _death_at_once(failure, policy, why)
+    # What could not even start is judged by the claim, unless its reason has a limit of its own.
+    if failure.deferred and not policy.names_for(failure.reason, "max_attempts"):
+        return None
+    return _death_by_count(failure, attempts, policy, counts)
+
+
+def _death_at_once(failure: Failure, policy: PolicyInForce, why: str) -> Death:
+    limit = policy.limit(FailureReason.read(failure.reason))
+    return Death(failure.id, verdict=why, max_attempts=limit, unlimited=limit is None)
+
+
+def _death_by_count(
+    failure: Failure, attempts: int, policy: PolicyInForce, counts: Mapping[str, int]
+) -> Death | None:
+    reason = FailureReason.read(failure.reason)
+    reached = policy.reached(reason, attempts=attempts, counts=counts)
+    return None if reached is None else death_by(failure.id, reached, attempts=attempts)
+
+
+def _delay(
+    failure: Failure, attempts: int, policy: PolicyInForce, counts: Mapping[str, int]
+) -> timedelta:
+    reason = FailureReason.read(failure.reason)
+    delays = ("backoff_base", "backoff_cap", "cooldown")
+    # What could not even start brings a delay of its own, which is not the handler's word.
+    is_given = not (failure.deferred and policy.names_for(reason, *delays))
+    if failure.delay is not None and is_given:
+        return as_timedelta(failure.delay, field="delay")
+    return policy.delay(reason, attempts=attempts, counts=counts)
+
+
+def _deferral(failure: Failure, row: _Leased) -> timedelta:
+    """Say how long a message waits whose name nobody knew."""
+    if failure.delay is not None:
+        return as_timedelta(failure.delay, field="delay")
+    return get_settings().unregistered.delay(row.deferrals)
+
+
+def _deferred(row: _Leased) -> dict[str, Any]:
+    """What `fail` writes of a deferral: the attempt is refunded, a count of its own grows."""
+    limit = row.unregistered_attempts
+    return {
+        "refund": 1,
+        "unregistered": row.deferrals,
+        "is_over": limit is not None and row.deferrals >= max(limit, 1),
+    }
 
 
 def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
@@ -398,6 +495,7 @@ def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
         "failed": 0 if failure.deferred else int(Status.FAILED),
         "delay": sql.microseconds(delay),
         "entry": entry,
+        "refund": 0,
     }
 
 

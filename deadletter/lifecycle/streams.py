@@ -8,12 +8,13 @@ message due again. Parking and waking happen only under the stream's lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .. import points
-from ..models import Kind, StreamPolicy
+from ..models import StreamPolicy
 from ..sql import Row
+from .limits import Judged, Limits
 from .transaction import Stream, Transaction
 from .values import Completion, Failure
 
@@ -81,33 +82,43 @@ def read(
     *,
     cap: int,
     exclude: Collection[int],
-    max_attempts: Mapping[str, int | None],
-) -> dict[Stream, tuple[str, int | None, list[Member]]]:
-    """Read the heads of streams whose lock is held: policy, halt, members. A busy one is absent."""
+    limits: Limits,
+) -> tuple[dict[Stream, tuple[str, int | None, list[Member]]], Judged]:
+    """
+    Read the heads of streams whose lock is held: policy, halt, members. A busy one is absent.
+
+    Returns also what became of those that may have reached a limit.
+    """
     found: dict[Stream, tuple[str, int | None, list[Member]]] = {}
-    for row in tx.run_for(streams, "read_streams", cap=cap):
-        queue_id, stream, policy, halted_at, id, waiting, released, exhausted, expired = row[:9]
-        name, attempts, lost, kind, overflow = row[9:]
-        # Those are of handlers, and a flow may have the name of one.
-        if name in max_attempts and kind != Kind.ORCHESTRATION:
-            exhausted = is_exhausted(attempts, max_attempts[name])
+    rows = tx.run_for(streams, "read_streams", cap=cap)
+    judged = limits.judge(_suspects(rows, limits))
+    for row in rows:
+        queue_id, stream, policy, halted_at, id, waiting, released, _suspect, expired = row[:9]
+        _name, _attempts, lost, _kind, overflow = row[9:]
         # What failed in this very call is not claimed again by it: it waits, whatever its delay.
         member = Member(
             id,
             bool(waiting) or id in exclude,
             bool(released),
-            bool(exhausted or overflow),
+            bool(id in judged.deaths or overflow),
             bool(expired),
             bool(lost),
             bool(overflow),
         )
         found.setdefault((queue_id, stream), (policy, halted_at, []))[2].append(member)
+    return found, judged
+
+
+def _suspects(rows: Iterable[Row], limits: Limits) -> list[int]:
+    """Return the messages that may have reached a limit and do not wait."""
+    found = []
+    for row in rows:
+        id, waiting, suspect, name, attempts, lost, kind = (
+            row[place] for place in (4, 5, 7, 9, 10, 11, 12)
+        )
+        if not waiting and (suspect or lost or limits.may_be_reached(name, kind, attempts)):
+            found.append(id)
     return found
-
-
-def is_exhausted(attempts: int, limit: int | None) -> bool:
-    """N = max_attempts means N executions, and 0 means one."""
-    return limit is not None and attempts >= max(limit, 1)
 
 
 def park(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from .. import sql
 from ..durations import Duration
+from ..failure_policy import Policy
 from ..payload import decode
 from ..status import FailureReason, Status
 
@@ -33,6 +34,7 @@ class Claimed:
     raw_headers: str | None
     stream: str | None
     attempt: int
+    #: The largest limit in force where limits differ by the reason of a failure.
     max_attempts: int | None
     status: Status
     fence: int
@@ -45,6 +47,9 @@ class Claimed:
     token: str
     #: Why the attempt before this one failed.
     last_failure: FailureReason | None = None
+    #: How often nobody knew its name, and after how many times it is dead (None: never).
+    unregistered_count: int | None = None
+    unregistered_attempts: int | None = None
     #: When its handler was called, on the monotonic clock; 0.0 before.
     started: float = field(default=0.0, repr=False)
     #: The trace span of its execution; None where nothing is traced.
@@ -153,8 +158,10 @@ class ClaimRequest:
     """
     What to claim: queues in order of preference, by name or glob pattern (None: all but dead ones).
 
-    `max_attempts` by message name replaces the queue's number, None meaning never. `token` is the
-    lease to claim under: a caller that knows it can find what a claim took whose answer was lost.
+    `max_attempts` by message name replaces the queue's number, None meaning never; `policies` is
+    all that handlers say of failures. `knows` says of a kind, name and version (None: any) whether
+    the claimer can handle it: such a message is never dead for being unknown. `token` is the lease
+    to claim under: a caller that knows it can find what a claim took whose answer was lost.
     `floors`: in these queues pass over what comes before a place, on PostgreSQL. For who claims
     without a pause, has seen that there is nothing left there, and looks again without them soon.
     `candidates`: how many of them a message is expected to take, by the last claim.
@@ -172,6 +179,8 @@ class ClaimRequest:
     levels: Levels | None = None
     rediscover: bool = True
     shuffle: bool = False
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    knows: Callable[[str, str, str | None], bool] | None = None
 
 
 class Completion(NamedTuple):
@@ -201,9 +210,10 @@ class Failure:
     A failed attempt.
 
     `completed` are the stages it reached; `delay` replaces the policy's; `permanent` quarantines
-    at once; `max_attempts` or `unlimited` replace the queue's number. With `deferred` the attempt
-    could not even start (no handler, no readable payload): it waits, and only the next claim judges
-    the count.
+    at once; `policy` is what the handler says; `max_attempts` or `unlimited` replace its number and
+    the queue's. With `deferred` the attempt could not even start (no handler, no readable payload):
+    it waits, and only the next claim judges the count. One whose reason is UNREGISTERED as well
+    uses up no attempt: it is counted by itself.
     """
 
     id: int
@@ -225,6 +235,7 @@ class Failure:
     message: Claimed | None = field(default=None, repr=False, compare=False)
     #: What the handler raised, for the log; never stored.
     raised: BaseException | None = field(default=None, repr=False, compare=False)
+    policy: Policy | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

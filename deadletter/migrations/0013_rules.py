@@ -37,6 +37,10 @@ class Migration(migrations.Migration):
                     models.IntegerField(blank=True, null=True, verbose_name="unregistered count"),
                 ),
                 (
+                    "unregistered_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="unregistered at"),
+                ),
+                (
                     "origin",
                     models.CharField(blank=True, max_length=200, null=True, verbose_name="origin"),
                 ),

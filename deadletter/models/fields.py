@@ -11,15 +11,17 @@ from django.db import models
 
 from ..durations import EARLIEST, LATEST, as_timedelta
 from ..exceptions import Undecodable
+from ..failure_policy import as_json
 from ..payload import decode
 
 if TYPE_CHECKING:  # the classes are generic to the type checker only
     _DurationField = models.DurationField[Any, Any]
     _TextField = models.TextField[Any, Any]
     _DateTimeField = models.DateTimeField[Any, Any]
+    _JSONField = models.JSONField[Any, Any]
 else:
     _DurationField, _TextField = models.DurationField, models.TextField
-    _DateTimeField = models.DateTimeField
+    _DateTimeField, _JSONField = models.DateTimeField, models.JSONField
 
 
 class SecondsField(_DurationField):
@@ -35,6 +37,23 @@ class SecondsField(_DurationField):
 
     def get_prep_value(self, value: Any) -> Any:
         return super().get_prep_value(self.to_python(value))
+
+
+class ReasonPoliciesField(_JSONField):
+    """Failure policies by reason, checked key by key; see failure_policy.py."""
+
+    def clean(self, value: Any, model_instance: Any) -> Any:
+        """Return them as they are stored: names of reasons, durations in seconds or as text."""
+        try:
+            value = as_json(value)
+        except ValueError as error:
+            raise ValidationError(str(error), code="invalid") from None
+        return super().clean(value, model_instance)
+
+    def deconstruct(self) -> Any:
+        # To migrations it is what it is stored as.
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
 
 
 class MomentField(_DateTimeField):

@@ -118,6 +118,8 @@ class Message(models.Model):
     reason_counts = models.JSONField(_("failures by reason"), null=True, blank=True)
     #: How often nobody knew its name since then. Not an attempt.
     unregistered_count = models.IntegerField(_("unregistered count"), null=True, blank=True)
+    #: Since when that is as often as its queue allows.
+    unregistered_at = MomentField(_("unregistered at"), null=True, blank=True)
     poison_count = models.PositiveIntegerField(_("poison count"), default=0, db_default=0)
     #: What it was elsewhere: the id it had in the queue where it died, or in its origin.
     source_id = models.BigIntegerField(_("source id"), null=True, blank=True)

@@ -17,7 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ..backoff import Backoff
 from ..conf import NAME
-from .fields import SecondsField
+from ..failure_policy import MOST_ATTEMPTS
+from .fields import ReasonPoliciesField, SecondsField
 
 #: An edit has changed the stream policies of queues: sent in its transaction, with `using` and the
 #: `ids` of the queues. The lifecycle wakes what the edit frees.
@@ -75,7 +76,7 @@ class Queue(models.Model):
         default=5,
         null=True,
         blank=True,
-        validators=[MaxValueValidator(1_000_000)],
+        validators=[MaxValueValidator(MOST_ATTEMPTS)],
         help_text=_(
             "Executions before a message is dead. 0: dead at the first failure. Empty: never."
         ),
@@ -84,13 +85,13 @@ class Queue(models.Model):
         _("unregistered attempts"),
         null=True,
         blank=True,
-        validators=[MaxValueValidator(1_000_000)],
+        validators=[MaxValueValidator(MOST_ATTEMPTS)],
         help_text=_(
             "How often a message whose name no worker knows is put off before it is dead. "
             "Empty: as often as max attempts."
         ),
     )
-    reason_policies = models.JSONField(
+    reason_policies = ReasonPoliciesField(
         _("policies by reason"),
         default=dict,
         db_default={},
@@ -184,6 +185,9 @@ class Queue(models.Model):
 
     def clean(self) -> None:
         super().clean()
+        if not self.reason_policies:
+            # An empty form field, or "none" on the command line.
+            self.reason_policies = {}
         problems = self._dead_queue_problems() | self._halt_problems() | self._number_problems()
         if problems:
             raise ValidationError(problems)

@@ -14,7 +14,7 @@ from . import audit
 from .acting import PIECE, Verb, after_pieces, alias_of, carry_out, several, step
 from .bulk import Progress, Total
 from .poison import AS_IT_WAS, Retrial, Terms
-from .queues import require_queue
+from .queue_names import require_queue
 
 
 def retry_dead(

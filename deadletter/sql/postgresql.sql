@@ -128,13 +128,15 @@ WITH level AS (
     -- name must not be a dead queue; one that is must have that name still.
     -- 0 still means one execution; null means never, which GREATEST would pass over.
     SELECT q.id AS queue_id, wanted.priority, COALESCE(wanted.since, '-infinity') AS since, wanted.from_id,
-           CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END AS max_attempts
+           CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END AS max_attempts,
+           CASE WHEN q.unregistered_attempts < 1 THEN 1 ELSE q.unregistered_attempts END AS unregistered_attempts
       FROM unnest(%(queue_ids)s::bigint[], %(names)s::text[], %(priorities)s::smallint[], %(since)s::timestamptz[],
                   %(from_ids)s::bigint[])
            WITH ORDINALITY AS wanted(queue_id, name, priority, since, from_id, place)
      CROSS JOIN LATERAL (
            -- with a limit, so that each queue is looked up by its id: a join was free to read them all
-           SELECT q.id, q.max_attempts FROM deadletter_queue q
+           SELECT q.id, q.max_attempts, COALESCE(q.unregistered_attempts, q.max_attempts) AS unregistered_attempts
+             FROM deadletter_queue q
             WHERE q.id = wanted.queue_id AND NOT q.paused
               AND CASE WHEN wanted.name IS NULL
                        THEN NOT EXISTS (SELECT FROM deadletter_queue s WHERE s.dead_queue_id = q.id)
@@ -150,11 +152,14 @@ WITH level AS (
                 WHEN found.attempts >= level.max_attempts THEN 'exhausted'
                 WHEN found.expires_at <= %(now)s THEN 'expired'
                 WHEN found.lease_token IS NOT NULL THEN 'lost'
+                -- null of all but a few; once a handler has failed, its attempts are its limit
+                WHEN found.unregistered_count >= level.unregistered_attempts AND found.failure_reason = 9
+                THEN 'unregistered'
                 ELSE 'lease' END AS verdict
       FROM level
      CROSS JOIN LATERAL (
            SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.name, m.attempts, m.expires_at,
-                  m.lease_token, m.available_at, m.fence
+                  m.lease_token, m.available_at, m.fence, m.unregistered_count, m.failure_reason
              FROM deadletter_message m
             WHERE m.queue_id = level.queue_id
               AND m.priority = level.priority
@@ -176,12 +181,14 @@ WITH level AS (
     RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
               q.max_attempts, m.status, m.fence, m.created_at::text, m.instance, m.execution_id,
               m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
-              m.failure_reason, c.place
+              m.failure_reason, NULLIF(q.reason_policies, '{}'::jsonb)::text AS reason_policies, m.unregistered_count,
+              COALESCE(q.unregistered_attempts, q.max_attempts) AS unregistered_attempts, c.place
 )
 -- And when the first candidate became due, in microseconds: the floor of the next claim.
 SELECT 'leased', (SELECT (extract(epoch FROM GREATEST(min(available_at), '0001-01-03T00:00:00Z')) * 1000000)::bigint FROM candidate),
        l.place, l.id, l.queue, l.name, l.kind, l.payload, l.headers, l.stream, l.attempts, l.max_attempts, l.status,
-       l.fence, l.created_at, l.instance, l.execution_id, l.activity_id, l.lease, l.failure_reason
+       l.fence, l.created_at, l.instance, l.execution_id, l.activity_id, l.lease, l.failure_reason,
+       l.reason_policies, l.unregistered_count, l.unregistered_attempts
   FROM leased l
  UNION ALL
 SELECT c.verdict, c.queue_id,
@@ -190,7 +197,7 @@ SELECT c.verdict, c.queue_id,
        CASE WHEN c.verdict = 'stream' THEN
             pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id))::int END,
        c.id, NULL, c.name, NULL, NULL, NULL, c.stream, c.attempts, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL
+       NULL, NULL, NULL, NULL, NULL
   FROM candidate c WHERE c.verdict <> 'lease';
 
 -- read_streams --
@@ -199,7 +206,9 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
        COALESCE(m.available_at > %(now)s, false) AS waiting,
        m.released_at IS NOT NULL AS released,
        COALESCE(m.attempts >= CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END, false)
-           AS exhausted,
+           OR COALESCE(m.unregistered_count >= CASE WHEN COALESCE(q.unregistered_attempts, q.max_attempts) < 1 THEN 1
+                                                    ELSE COALESCE(q.unregistered_attempts, q.max_attempts) END
+                       AND m.failure_reason = 9, false) AS suspect,
        COALESCE(m.expires_at <= %(now)s, false) AS expired, m.name, m.attempts,
        m.lease_token IS NOT NULL AS lost, m.kind,
        m.attempts >= 2147483647 OR m.fence >= 9223372036854775807 AS overflow
@@ -210,14 +219,16 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
         WHERE p.halts AND p.queue = q.name AND p.stream = s.stream
         ORDER BY p.message_id LIMIT 1) AS halt ON true
  CROSS JOIN LATERAL (
-       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence
+       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence,
+               unregistered_count, failure_reason
           FROM deadletter_message
          WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
                -- under release a waiting message is passed, so it must not use up the limit
            AND (q.stream_policy <> 'release' OR COALESCE(available_at, '-infinity') <= %(now)s)
          ORDER BY queue_id, stream, id LIMIT %(cap)s)
        UNION
-       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence
+       (SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence,
+               unregistered_count, failure_reason
           FROM deadletter_message
          WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
            AND released_at IS NOT NULL
@@ -278,12 +289,19 @@ UPDATE deadletter_message m
                || jsonb_build_array(jsonb_build_object(
                     'at', m.available_at, 'worker', m.worker, 'attempt', m.attempts, 'reason', 10,
                     'error', 'worker ' || m.worker || ' did not report before its lease ran out'))
+               END,
+       reason_counts = CASE WHEN m.lease_token IS NULL THEN m.reason_counts ELSE
+               CASE WHEN jsonb_typeof(m.reason_counts) = 'object' THEN m.reason_counts ELSE '{}'::jsonb END
+               || jsonb_build_object('10', 1 + CASE WHEN jsonb_typeof(m.reason_counts -> '10') = 'number'
+                                                    THEN (m.reason_counts -> '10')::numeric ELSE 0 END)
                END
   FROM deadletter_queue q
  WHERE m.ctid = ANY(ARRAY(SELECT spot FROM unbroken)) AND q.id = m.queue_id
 RETURNING m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts, q.max_attempts,
           m.status, m.fence, m.created_at::text, m.instance, m.execution_id, m.activity_id,
-          COALESCE(%(lease)s::interval, q.lease_timeout), m.failure_reason;
+          COALESCE(%(lease)s::interval, q.lease_timeout), m.failure_reason,
+          NULLIF(q.reason_policies, '{}'::jsonb)::text, m.unregistered_count,
+          COALESCE(q.unregistered_attempts, q.max_attempts);
 
 -- park --
 -- Take candidates of a blocked stream out of the claim index. Only under the stream's lock: whoever unblocks the stream
@@ -456,7 +474,8 @@ SELECT pg_advisory_xact_lock(key)
 -- read_leased --
 -- Lock the messages the caller holds and read what the policy needs to decide.
 SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
-       q.backoff_cap, q.jitter, q.cooldown
+       q.backoff_cap, q.jitter, q.cooldown, NULLIF(q.reason_policies, '{}'::jsonb)::text,
+       COALESCE(q.unregistered_attempts, q.max_attempts), m.reason_counts::text, m.unregistered_count
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
@@ -465,15 +484,19 @@ SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_b
    FOR UPDATE OF m;
 
 -- fail --
--- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim. What is to be
--- written is looked up by id, not joined: see complete.
+-- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim, and is refunded to a
+-- message whose name nobody knew. What is to be written is looked up by id, not joined: see complete.
 UPDATE deadletter_message m
    SET lease_token = NULL, worker = NULL,
-       (status, failure_reason, error, available_at, history) = (
+       (status, failure_reason, error, available_at, attempts, reason_counts, unregistered_count, unregistered_at,
+        history) = (
            SELECT m.status | r.completed | r.failed,
                   -- an abandon without a word keeps the last real error
                   COALESCE(r.reason, m.failure_reason), COALESCE(r.error, m.error),
                   %(now)s + r.delay * interval '1 microsecond',
+                  GREATEST(m.attempts - r.refund, 0), COALESCE(r.counts, m.reason_counts),
+                  COALESCE(r.unregistered, m.unregistered_count),
+                  CASE WHEN r.is_over THEN COALESCE(m.unregistered_at, %(now)s) END,
                   CASE WHEN r.entry IS NULL THEN m.history ELSE
                       CASE WHEN jsonb_typeof(m.history) <> 'array' THEN '[]'::jsonb
                            WHEN jsonb_array_length(m.history) >= %(history_limit)s
@@ -481,7 +504,8 @@ UPDATE deadletter_message m
                       || jsonb_build_array(r.entry || jsonb_build_object(
                            'at', %(now)s, 'worker', m.worker, 'attempt', m.attempts)) END
              FROM jsonb_to_record(%(rows)s::jsonb -> m.id::text)
-                  AS r(reason int, error text, completed int, failed int, delay bigint, entry jsonb))
+                  AS r(reason int, error text, completed int, failed int, delay bigint, entry jsonb, refund int,
+                       counts jsonb, unregistered int, is_over bool))
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
    AND COALESCE(m.available_at, '-infinity') > %(now)s
 RETURNING m.id, m.available_at, m.queue_id, m.stream;
@@ -636,6 +660,9 @@ UPDATE deadletter_message m
            || jsonb_build_array(jsonb_build_object(
                 'at', m.available_at, 'worker', m.worker, 'attempt', m.attempts, 'reason', 10,
                 'error', 'worker ' || m.worker || ' did not report before its lease ran out')),
+       reason_counts = CASE WHEN jsonb_typeof(m.reason_counts) = 'object' THEN m.reason_counts ELSE '{}'::jsonb END
+           || jsonb_build_object('10', 1 + CASE WHEN jsonb_typeof(m.reason_counts -> '10') = 'number'
+                                                THEN (m.reason_counts -> '10')::numeric ELSE 0 END),
        lease_token = NULL, worker = NULL
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token IS NOT NULL
    AND COALESCE(m.available_at, 'infinity') <= %(now)s;
@@ -649,7 +676,7 @@ INSERT INTO deadletter_poison
         exception, frame, halts, poison_count, source_id, death, moved_at, instance, execution_id, activity_id,
         expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
-       m.attempts, COALESCE(r.max_attempts, q.max_attempts), m.fence, r.reason, r.verdict, m.failure_reason, m.error,
+       r.attempts, r.max_attempts, m.fence, r.reason, r.verdict, m.failure_reason, m.error,
        m.history, r.fingerprint, r.exception, r.frame, r.halts,
        m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, m.source_id, m.death,
        CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
@@ -659,7 +686,7 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
        -- looked up by its id, not joined: see complete
  CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> m.id::text)
        AS r(reason int, verdict text, fingerprint text, exception text, frame text, halts bool,
-            max_attempts int)
+            attempts int, max_attempts int)
  WHERE m.id = ANY(%(ids)s::bigint[])
  ORDER BY m.id
     ON CONFLICT (message_id) DO NOTHING

@@ -85,6 +85,7 @@ SELECT CASE WHEN stream IS NOT NULL THEN 'stream'
             WHEN attempts >= MAX(%(max_attempts)s, 1) THEN 'exhausted'
             WHEN expires_at <= %(now)s THEN 'expired'
             WHEN lease_token IS NOT NULL THEN 'lost'
+            WHEN unregistered_count >= MAX(%(unregistered_attempts)s, 1) AND failure_reason = 9 THEN 'unregistered'
             ELSE 'lease' END,
        queue_id, 1, id, NULL, name, NULL, NULL, NULL, stream, attempts
   FROM deadletter_message
@@ -97,7 +98,8 @@ UPDATE deadletter_message
        available_at = django_format_dtdelta('+', %(now)s, %(lease)s)
  WHERE id IN (
        SELECT id FROM (
-              SELECT id, stream, attempts, fence, expires_at, lease_token FROM deadletter_message
+              SELECT id, stream, attempts, fence, expires_at, lease_token, unregistered_count, failure_reason
+                FROM deadletter_message
                WHERE queue_id = %(queue_id)s AND priority = %(priority)s AND available_at <= %(now)s
                  AND id NOT IN (SELECT value FROM json_each(%(exclude)s))
                ORDER BY available_at, id
@@ -105,13 +107,14 @@ UPDATE deadletter_message
         WHERE stream IS NULL AND lease_token IS NULL
           AND attempts < 2147483647 AND fence < 9223372036854775807
           AND (%(max_attempts)s IS NULL OR attempts < MAX(%(max_attempts)s, 1))
+          AND NOT COALESCE(unregistered_count >= MAX(%(unregistered_attempts)s, 1) AND failure_reason = 9, 0)
           AND (expires_at IS NULL OR expires_at > %(now)s))
 RETURNING 'leased', queue_id, 1, id,
           (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id),
           name, kind, payload, headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
           status, fence, created_at || '', instance, execution_id, activity_id, %(lease)s,
-          failure_reason;
+          failure_reason, %(reason_policies)s, unregistered_count, %(unregistered_attempts)s;
 
 -- read_streams --
 SELECT %(queue_id)s, %(stream)s, q.stream_policy,
@@ -119,12 +122,15 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
          WHERE p.halts AND p.halts = 1 AND p.queue = q.name AND p.stream = %(stream)s),
        m.id,
        COALESCE(m.available_at > %(now)s, 0), m.released_at IS NOT NULL,
-       COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0), COALESCE(m.expires_at <= %(now)s, 0),
+       COALESCE(m.attempts >= MAX(q.max_attempts, 1), 0)
+           OR COALESCE(m.unregistered_count >= MAX(COALESCE(q.unregistered_attempts, q.max_attempts), 1)
+                       AND m.failure_reason = 9, 0), COALESCE(m.expires_at <= %(now)s, 0),
        m.name, m.attempts, m.lease_token IS NOT NULL, m.kind,
        m.attempts >= 2147483647 OR m.fence >= 9223372036854775807
   FROM deadletter_queue q
   JOIN (SELECT * FROM (
-               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence
+               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence,
+                      unregistered_count, failure_reason
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s
                   AND ((SELECT stream_policy FROM deadletter_queue WHERE id = %(queue_id)s)
@@ -133,7 +139,8 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
                 ORDER BY id LIMIT %(cap)s)
          UNION
         SELECT * FROM (
-               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence
+               SELECT id, name, kind, available_at, released_at, attempts, expires_at, lease_token, fence,
+                      unregistered_count, failure_reason
                  FROM deadletter_message
                 WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND released_at IS NOT NULL
                   AND (available_at IS NULL OR available_at <= %(now)s)
@@ -159,13 +166,19 @@ UPDATE deadletter_message
                '$[#]', json_object(
                    'at', replace(available_at, ' ', 'T') || '+00:00', 'worker', worker,
                    'attempt', attempts, 'reason', 10, 'error',
-                   'worker ' || worker || ' did not report before its lease ran out')) END
+                   'worker ' || worker || ' did not report before its lease ran out')) END,
+       reason_counts = CASE WHEN lease_token IS NULL THEN reason_counts ELSE
+           json_set(CASE WHEN json_type(reason_counts) = 'object' THEN reason_counts ELSE '{}' END,
+               '$."10"', 1 + CASE WHEN json_type(reason_counts, '$."10"') = 'integer'
+                                  THEN json_extract(reason_counts, '$."10"') ELSE 0 END) END
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
 RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), name, kind, payload,
           headers, stream, attempts,
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
           status, fence, created_at || '', instance, execution_id, activity_id, COALESCE(%(lease)s,
-          (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)), failure_reason;
+          (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)), failure_reason,
+          (SELECT NULLIF(q.reason_policies, '{}') FROM deadletter_queue q WHERE q.id = queue_id), unregistered_count,
+          (SELECT COALESCE(q.unregistered_attempts, q.max_attempts) FROM deadletter_queue q WHERE q.id = queue_id);
 UPDATE deadletter_message
    SET available_at = NULL, lease_token = NULL, worker = NULL
  WHERE lease_token <> %(token)s AND available_at <= %(now)s
@@ -218,7 +231,8 @@ SELECT 1 WHERE 0;
 
 -- read_leased --
 SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
-       q.backoff_cap, q.jitter, q.cooldown
+       q.backoff_cap, q.jitter, q.cooldown, NULLIF(q.reason_policies, '{}'),
+       COALESCE(q.unregistered_attempts, q.max_attempts), m.reason_counts, m.unregistered_count
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
  WHERE m.id IN (SELECT value FROM json_each(%(ids)s))
@@ -233,6 +247,9 @@ UPDATE deadletter_message
        error = COALESCE(r.error, deadletter_message.error),
        available_at = django_format_dtdelta('+', %(now)s, r.delay),
        lease_token = NULL, worker = NULL,
+       attempts = MAX(attempts - r.refund, 0), reason_counts = COALESCE(r.counts, reason_counts),
+       unregistered_count = COALESCE(r.unregistered, unregistered_count),
+       unregistered_at = CASE WHEN r.is_over THEN COALESCE(unregistered_at, %(now)s) END,
        history = CASE WHEN r.entry IS NULL THEN history ELSE
            json_insert(CASE WHEN json_array_length(history) >= %(history_limit)s
                             THEN json_remove(history, '$[0]') ELSE history END,
@@ -243,7 +260,9 @@ UPDATE deadletter_message
                json_extract(value, '$.reason') AS reason, json_extract(value, '$.error') AS error,
                json_extract(value, '$.completed') AS completed,
                json_extract(value, '$.failed') AS failed, json_extract(value, '$.delay') AS delay,
-               json_extract(value, '$.entry') AS entry
+               json_extract(value, '$.entry') AS entry, json_extract(value, '$.refund') AS refund,
+               json_extract(value, '$.counts') AS counts, json_extract(value, '$.unregistered') AS unregistered,
+               json_extract(value, '$.is_over') AS is_over
           FROM json_each(%(rows)s)) AS r
  WHERE id = r.row_id
    AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
@@ -367,6 +386,9 @@ UPDATE deadletter_message
                'at', replace(available_at, ' ', 'T') || '+00:00', 'worker', worker,
                'attempt', attempts, 'reason', 10, 'error',
                'worker ' || worker || ' did not report before its lease ran out')),
+       reason_counts = json_set(CASE WHEN json_type(reason_counts) = 'object' THEN reason_counts ELSE '{}' END,
+           '$."10"', 1 + CASE WHEN json_type(reason_counts, '$."10"') = 'integer'
+                              THEN json_extract(reason_counts, '$."10"') ELSE 0 END),
        lease_token = NULL, worker = NULL
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
    AND lease_token IS NOT NULL AND available_at <= %(now)s;
@@ -378,7 +400,7 @@ INSERT INTO deadletter_poison
         exception, frame, halts, poison_count, source_id, death, moved_at, instance, execution_id, activity_id,
         expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
-       m.attempts, COALESCE(json_extract(r.value, '$.max_attempts'), q.max_attempts), m.fence,
+       json_extract(r.value, '$.attempts'), json_extract(r.value, '$.max_attempts'), m.fence,
        json_extract(r.value, '$.reason'),
        json_extract(r.value, '$.verdict'), m.failure_reason, m.error, m.history,
        json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.exception'),

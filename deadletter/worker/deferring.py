@@ -7,6 +7,7 @@ import logging
 from ..backoff import UNDECODABLE
 from ..conf import get_settings
 from ..exceptions import Undecodable
+from ..failure_policy import Policy
 from ..lifecycle import Claimed, Failure
 from ..logs import event
 from ..status import FailureReason
@@ -14,10 +15,10 @@ from ..status import FailureReason
 
 def unregistered(message: Claimed, *, version: str | None = None) -> Failure:
     what = message.name if version is None else f"{message.name} {version}"
-    delay = get_settings().unregistered.delay(message.attempt)
-    remaining: int | str = "unlimited"
-    if message.max_attempts is not None:
-        remaining = max(0, message.max_attempts - message.attempt)
+    # Counted by itself: the attempt is refunded.
+    count, limit = (message.unregistered_count or 0) + 1, message.unregistered_attempts
+    delay = get_settings().unregistered.delay(count)
+    remaining = "unlimited" if limit is None else max(0, max(limit, 1) - count)
     event(
         logging.WARNING,
         "message_unregistered",
@@ -28,8 +29,8 @@ def unregistered(message: Claimed, *, version: str | None = None) -> Failure:
         name=message.name,
         message_id=message.id,
         queue=message.queue,
-        attempt=message.attempt,
-        max_attempts=message.max_attempts,
+        attempt=count,
+        max_attempts=limit,
         remaining=remaining,
         delay=delay.total_seconds(),
         version=version,
@@ -45,7 +46,7 @@ def unregistered(message: Claimed, *, version: str | None = None) -> Failure:
     )
 
 
-def undecodable(message: Claimed, error: Undecodable) -> Failure:
+def undecodable(message: Claimed, error: Undecodable, policy: Policy | None = None) -> Failure:
     event(
         logging.WARNING,
         "message_undecodable",
@@ -66,15 +67,16 @@ def undecodable(message: Claimed, error: Undecodable) -> Failure:
         deferred=True,
         exception="Undecodable",
         token=message.token,
+        policy=policy,
     )
 
 
-def exhausted(message: Claimed) -> Failure:
+def exhausted(message: Claimed, policy: Policy) -> Failure:
     """The handler allows fewer attempts than the queue, and earlier ones were lost in crashes."""
     return Failure(
         message.id,
         error=f"given up after {message.attempt - 1} attempts that never reported",
         reason=FailureReason.WORKER_LOST,
-        permanent=True,
         token=message.token,
+        policy=policy,
     )

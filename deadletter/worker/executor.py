@@ -122,11 +122,11 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
         if handler.versions is not None:
             read_event(payload)
     except Undecodable as error:
-        return undecodable(message, error)
-    if handler.has_own_limit:
-        message.max_attempts = handler.max_attempts
-        if handler.max_attempts is not None and message.attempt > max(handler.max_attempts, 1):
-            return exhausted(message)
+        return undecodable(message, error, handler.policy)
+    if handler.policy is not None:
+        limit = message.max_attempts = handler.limit(message.max_attempts)
+        if limit is not None and message.attempt > max(limit, 1):
+            return exhausted(message, handler.policy)
     message.started = monotonic()
     return handler
 
@@ -248,9 +248,6 @@ def failure(
     """Turn what a handler raised into a value, and say so in the log."""
     described = describe(error)
     reason = classify(error)
-    delay = error.after if isinstance(error, Retry) else None
-    if delay is None and handler is not None and handler.backoff is not None:
-        delay = handler.backoff.delay(message.attempt)
     event(
         logging.WARNING,
         "message_failed",
@@ -267,16 +264,13 @@ def failure(
         exc_info=error if is_detailed() else None,
     )
     tracing.failed(described)
-    own_limit = handler.max_attempts if handler is not None and handler.has_own_limit else None
     return Failure(
         message.id,
         error=described.text,
         reason=reason,
         completed=0 if message.status is before else message.status & ~before,
-        delay=delay,
+        delay=error.after if isinstance(error, Retry) else None,
         permanent=isinstance(error, Permanent),
-        max_attempts=own_limit,
-        unlimited=handler is not None and handler.max_attempts is None,
         traceback=described.traceback,
         exception=described.exception,
         frame=described.frame,
@@ -284,4 +278,5 @@ def failure(
         token=message.token,
         message=message,
         raised=error,
+        policy=None if handler is None else handler.policy,
     )

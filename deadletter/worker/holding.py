@@ -104,8 +104,8 @@ class Holding:
             return False
         handler = self.handler
         limit = self.message.max_attempts
-        if handler is not None and handler.has_own_limit:
-            limit = handler.max_attempts
+        if handler is not None:
+            limit = handler.limit(limit)
         return limit is not None and self.message.attempt >= limit
 
     def has_taken(self, seconds: float) -> bool:

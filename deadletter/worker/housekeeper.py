@@ -32,6 +32,7 @@ from .observer import Observer
 from .options import Options
 from .outages import is_outage
 from .pump import Pump
+from .registry import Registry, registry
 
 #: Seconds between two rounds.
 TICK = 1.0
@@ -44,6 +45,8 @@ SUMMARY = 60.0
 ALERTS = 3.0
 #: Seconds after which a pump that does not turn no longer counts as alive.
 STALLED = 30.0
+#: The most handlers and versions of flows that a row names.
+HANDLERS = 2_000
 #: The most that a backlog is counted to.
 COUNTED = 10_000
 
@@ -65,6 +68,7 @@ class Housekeeper(threading.Thread):
         breakers: Breakers,
         replace: Replace,
         orphaned: Callable[[], None],
+        handlers: Registry = registry,
     ) -> None:
         super().__init__(name="deadletter-housekeeper", daemon=True)
         self._options = options
@@ -72,6 +76,7 @@ class Housekeeper(threading.Thread):
         self._breakers = breakers
         self._replace = replace
         self._orphaned = orphaned
+        self._handlers = handlers
         #: The row of this process; another one has it while this process drains.
         self._name = options.name
         self._is_draining = False
@@ -190,6 +195,8 @@ class Housekeeper(threading.Thread):
             "version": deadletter.__version__,
             "concurrency": self._options.concurrency,
             "started_at": now,
+            # What others put off beyond its limit if this worker knows it: see lifecycle/limits.py.
+            "handlers": self._handlers.known()[:HANDLERS],
         }
         with bounded(using):
             WorkerProcess.objects.using(using).update_or_create(

@@ -23,7 +23,7 @@ def drain(
     """Claim, run in order, report, until nothing is due."""
     tally = Tally()
     reports = Reports()
-    request = ClaimRequest(queues, batch, max_attempts=handlers.limits())
+    request = ClaimRequest(queues, batch, policies=handlers.policies(), knows=handlers.knows)
     while True:
         claimed = process_batch(
             worker=name,

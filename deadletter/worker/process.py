@@ -72,6 +72,7 @@ class WorkerProcess:
             breakers=self._breakers,
             replace=self.replace,
             orphaned=self.orphaned,
+            handlers=handlers,
         )
         self.pump = Pump(
             options=options,

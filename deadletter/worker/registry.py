@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
-from ..backoff import Backoff, BreakerPolicy
+from ..backoff import BreakerPolicy
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import TwoHandlers
+from ..failure_policy import UNNAMED, Policy, read_reasons
 from ..instances import TIMER, Flow, Flows, flows, highest
 from ..lifecycle import Claimed
 from ..lifecycle.own import PREFIX
 from ..models import Kind
+from ..status import FailureReason
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_ORCHESTRATION = Kind.ORCHESTRATION.value
+_MESSAGE, _ORCHESTRATION = Kind.MESSAGE.value, Kind.ORCHESTRATION.value
 
 #: Says "the queue's, or the settings' word counts", where None means "no limit".
-DEFAULT: Any = object()
+DEFAULT: Any = UNNAMED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +39,13 @@ class Handler:
     timeout: timedelta | None = DEFAULT
     atomic: bool = False
     max_attempts: int | None = DEFAULT
-    backoff: Backoff | None = None
+    backoff_base: timedelta = DEFAULT
+    backoff_cap: timedelta = DEFAULT
     breaker: BreakerPolicy | None = DEFAULT
     #: The versions of an orchestration; None: an ordinary handler.
     versions: Mapping[str, Flow] | None = None
+    #: What differs for one failure reason.
+    reasons: Mapping[FailureReason, Policy] = field(default_factory=dict)
 
     @cached_property
     def is_plain(self) -> bool:
@@ -61,9 +66,20 @@ class Handler:
     def circuit(self) -> BreakerPolicy | None:
         return get_settings().breaker if self.breaker is DEFAULT else self.breaker
 
-    @property
-    def has_own_limit(self) -> bool:
-        return self.max_attempts is not DEFAULT
+    @cached_property
+    def policy(self) -> Policy | None:
+        """What it says of failures; None: it leaves them to the queue."""
+        policy = Policy(
+            max_attempts=self.max_attempts,
+            backoff_base=self.backoff_base,
+            backoff_cap=self.backoff_cap,
+            reasons=self.reasons,
+        )
+        return None if policy == Policy() else policy
+
+    def limit(self, queue: int | None) -> int | None:
+        """Return the largest limit in force; `queue` is the queue's."""
+        return queue if self.policy is None else self.policy.largest(queue)
 
     @property
     def where(self) -> str:
@@ -131,13 +147,35 @@ class Registry:
     def has_circuits(self) -> bool:
         return any(handler.circuit is not None for handler in self._handlers.values())
 
-    def limits(self) -> dict[str, int | None]:
-        """Return the attempts of handlers that do not leave them to the queue."""
+    def policies(self) -> dict[str, Policy]:
+        """Return what handlers say of failures that do not leave them to the queue."""
         return {
-            name: handler.max_attempts
+            name: handler.policy
             for name, handler in self._handlers.items()
-            if handler.has_own_limit
+            if handler.policy is not None
         }
+
+    def knows(self, kind: str, name: str, version: str | None) -> bool:
+        """Whether a message of this kind, name and version (None: any) can be handled here."""
+        if kind != _ORCHESTRATION or name == TIMER:
+            return name in self._handlers
+        versions = self._flows.versions(name)
+        return bool(versions) if version is None else version in versions
+
+    def known(self) -> list[list[str]]:
+        """
+        Return all that can be handled here, as other workers read it: [kind, name, version].
+
+        Handlers are known by their names alone, whether a message or an activity has it.
+        """
+        handlers = [[_MESSAGE, name] for name in self._handlers]
+        timers = [[_ORCHESTRATION, TIMER]] if TIMER in self._handlers else []
+        flows = [
+            [_ORCHESTRATION, name, version]
+            for name in self._flows.names()
+            for version in self._flows.versions(name)
+        ]
+        return sorted([*handlers, *timers, *flows])
 
 
 registry = Registry()
@@ -152,6 +190,7 @@ def handler(
     backoff_base: Duration | None = None,
     backoff_cap: Duration | None = None,
     breaker: BreakerPolicy | None = DEFAULT,
+    reason_policies: Mapping[FailureReason | str, Mapping[str, Any]] | None = None,
 ) -> Callable[[Function], Function]:
     """
     Register a function, plain or async, for a message name.
@@ -159,11 +198,16 @@ def handler(
     `timeout` ends an attempt that takes longer (default: DEADLETTER["HANDLER_TIMEOUT"]; None: no
     limit). `atomic` commits the handler's database work and the completion of its message together.
     `max_attempts`, `backoff_base` and `backoff_cap` replace the queue's; `breaker` the settings'.
+    `reason_policies` are as a queue's, and go before all of them.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a message name: letters, digits and _ . : / @ + -")
     if max_attempts is not DEFAULT and max_attempts is not None and max_attempts < 0:
         raise ValueError(f"handler {name}: max_attempts cannot be negative, got {max_attempts}")
+    try:
+        reasons = read_reasons(reason_policies or {})
+    except ValueError as error:
+        raise ValueError(f"handler {name}: reason_policies: {error}") from None
 
     def register(function: Function) -> Function:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -180,8 +224,10 @@ def handler(
                 timeout=_seconds("timeout", timeout),
                 atomic=atomic,
                 max_attempts=max_attempts,
-                backoff=_backoff(backoff_base, backoff_cap),
+                backoff_base=_duration("backoff_base", backoff_base),
+                backoff_cap=_duration("backoff_cap", backoff_cap),
                 breaker=breaker,
+                reasons=reasons,
             )
         )
         return function
@@ -198,10 +244,5 @@ def _seconds(field: str, value: Any) -> Any:
     return value if value is DEFAULT or value is None else as_timedelta(value, field=field)
 
 
-def _backoff(base: Duration | None, cap: Duration | None) -> Backoff | None:
-    if base is None and cap is None:
-        return None
-    return Backoff(
-        base=as_timedelta(30 if base is None else base, field="backoff_base"),
-        cap=as_timedelta(3600 if cap is None else cap, field="backoff_cap"),
-    )
+def _duration(field: str, value: Duration | None) -> Any:
+    return DEFAULT if value is None else as_timedelta(value, field=field)

@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 from django.db.utils import InterfaceError, OperationalError
 
 from .. import points
+from ..failure_policy import Policy
 from ..lifecycle import Completion, Failure, Release, process_batch
 from ..lifecycle.transaction import bounded
 from ..logs import crash, event, flush
@@ -439,7 +440,7 @@ def free(
     for entry in entries:
         by_stage.setdefault(entry.stage, []).append(entry)
     charged = [*by_stage.get(Stage.RUNNING, ()), *by_stage.get(Stage.FAILED, ())]
-    limits = _limits([entry.id for entry in charged], using=using)
+    policies = _policies([entry.id for entry in charged], using=using)
     lost = [
         Failure(
             entry.id,
@@ -447,7 +448,7 @@ def free(
             reason=FailureReason.WORKER_LOST,
             delay=0,
             token=entry.token,
-            **limits.get(entry.id, {}),
+            policy=policies.get(entry.id),
         )
         for entry in by_stage.get(Stage.RUNNING, ())
     ]
@@ -458,7 +459,7 @@ def free(
             f"{facts(entry.id)}",
             reason=FailureReason.HANDLER_EXCEPTION,
             token=entry.token,
-            **limits.get(entry.id, {}),
+            policy=policies.get(entry.id),
         )
         for entry in by_stage.get(Stage.FAILED, ())
     ]
@@ -489,15 +490,12 @@ def free(
     return busy
 
 
-def _limits(ids: Sequence[int], *, using: str) -> dict[int, dict[str, Any]]:
-    """Find the limits of handlers that do not leave them to the queue, as fields of a Failure."""
-    own = registry.limits()
+def _policies(ids: Sequence[int], *, using: str) -> dict[int, Policy]:
+    """Find what the handlers of messages say of failures that do not leave them to the queue."""
+    own = registry.policies()
     if not own or not ids:
         return {}
     # A flow may have the name of a handler.
     rows = Message.objects.using(using).exclude(kind=Kind.ORCHESTRATION)
     names = rows.filter(pk__in=ids, name__in=own)
-    return {
-        id: {"unlimited": True} if own[name] is None else {"max_attempts": own[name]}
-        for id, name in names.values_list("pk", "name")
-    }
+    return {id: own[name] for id, name in names.values_list("pk", "name")}

@@ -99,7 +99,7 @@ def test_reasons_are_counted_unless_settings_call_them_permanent(clock, counts, 
 
 
 def test_a_deferred_failure_is_judged_by_the_next_claim_only(clock, counts, policy):  # D2, U5
-    policy(max_attempts=1)
+    policy(max_attempts=1, unregistered_attempts=None)
     message = send("mail")
     batch = claim()
 

@@ -12,6 +12,8 @@ CLAIM = "tests/lifecycle/test_claim.py"
 STUCK = "tests/instances/test_stuck.py"
 FLOOR = "tests/worker/test_floor.py"
 THRESHOLD = "tests/lifecycle/test_threshold.py"
+REASONS = "tests/lifecycle/test_reason_policies.py"
+UNREGISTERED = "tests/worker/test_unregistered.py"
 STREAMS = "tests/lifecycle/test_stream_claims.py"
 NEIGHBOURS = "tests/lifecycle/test_stream_neighbours.py"
 POLICIES = "tests/lifecycle/test_stream_policies.py"
@@ -128,12 +130,18 @@ def _counting() -> Iterator[Mutation]:
     """The claim counts, a release refunds, nothing else does either."""
     for on, column in zip(BOTH, ("", "m."), strict=True):
         counts = f"SET attempts = {column}attempts + 1, fence"
-        later = f"attempts = {column}attempts + 1, lease_token = NULL"
+        refunds = (
+            "attempts = MAX(attempts - r.refund, 0)"
+            if on == "sqlite"
+            else "GREATEST(m.attempts - r.refund, 0)"
+        )
+        later = "attempts = attempts + 1" if on == "sqlite" else "m.attempts + 1"
+        kept = "attempts = attempts" if on == "sqlite" else "m.attempts"
         at_the_claim = [sql(on, name, counts, "SET fence") for name in ("claim", "lease_runs")]
         yield Mutation(
             "count at the failure instead of the claim",
             on,
-            [*at_the_claim, sql(on, "fail", "lease_token = NULL", later)],
+            [*at_the_claim, sql(on, "fail", refunds, later)],
             [
                 f"{THRESHOLD}::test_a_message_whose_leases_run_out_is_handed_out_n_times_then_is_poison"
             ],
@@ -141,8 +149,16 @@ def _counting() -> Iterator[Mutation]:
         yield Mutation(
             "count at the claim and at the failure",
             on,
-            [sql(on, "fail", "lease_token = NULL", later)],
+            [sql(on, "fail", refunds, later)],
             [f"{THRESHOLD}::test_failing_does_not_count_a_second_time"],
+        )
+        yield Mutation(
+            "forget the refund of a deferral",
+            on,
+            [sql(on, "fail", refunds, kept)],
+            [
+                f"{UNREGISTERED}::test_a_handler_that_appears_has_its_full_number_of_attempts",
+            ],
         )
         least = "MAX" if on == "sqlite" else "GREATEST"
         for statement, test in {
@@ -168,21 +184,21 @@ def _thresholds() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "lifecycle/settle.py",
-                "if limit is not None and attempts >= limit:",
-                "if limit is not None and attempts > limit:",
+                "failure_policy.py",
+                "return limit is not None and count >= max(limit, 1)",
+                "return limit is not None and count > max(limit, 1)",
             )
         ],
         [f"{THRESHOLD}::test_a_message_that_always_fails_is_executed_n_times_then_is_poison"],
     )
     yield Mutation(
-        "one attempt too many for a handler's own number",
+        "forget a handler's own number at the claim",
         "sqlite",
         [
             python(
-                "lifecycle/streams.py",
-                "attempts >= max(limit, 1)",
-                "attempts > max(limit, 1)",
+                "lifecycle/limits.py",
+                "handler = None if is_flow else self.handlers.get(suspect.name)",
+                "handler = None",
             )
         ],
         [f"{THRESHOLD}::test_leases_that_run_out_are_counted_by_a_handlers_own_number"],
@@ -219,6 +235,152 @@ def _thresholds() -> Iterator[Mutation]:
             on,
             [sql(on, "read_streams", "m.attempts >= ", "m.attempts > ")],
             streamed,
+        )
+    yield from _unregistered()
+    yield from _reasons()
+
+
+def _unregistered() -> Iterator[Mutation]:
+    """A name that nobody knows is counted by itself, and dead when nobody will know it."""
+    limit = [f"{UNREGISTERED}::test_with_three_attempts_the_fourth_claim_poisons"]
+    yield Mutation(
+        "count deferrals as attempts",
+        "sqlite",
+        [
+            python(
+                "lifecycle/settle.py",
+                '"unregistered": row.deferrals,',
+                '"unregistered": row.attempts,',
+            )
+        ],
+        [f"{UNREGISTERED}::test_a_queue_may_put_unknown_names_off_more_often"],
+    )
+    yield Mutation(
+        "one deferral too many",
+        "postgresql",
+        [
+            sql(
+                "postgresql",
+                "claim",
+                "found.unregistered_count >= level",
+                "found.unregistered_count > level",
+            )
+        ],
+        limit,
+    )
+    yield Mutation(
+        "one deferral too many",
+        "sqlite",
+        [sql("sqlite", "claim", "unregistered_count >= MAX(", "unregistered_count > MAX(")],
+        limit,
+    )
+    for on in BOTH:
+        yield Mutation(
+            "one deferral too many in a stream",
+            on,
+            [sql(on, "read_streams", "m.unregistered_count >= ", "m.unregistered_count > ")],
+            [f"{UNREGISTERED}::test_a_limit_of_nothing_still_puts_off_once"],
+        )
+    for what, before, after, test in (
+        (
+            "put off for a worker of another queue",
+            "suspect.queue in queues and _can_handle(",
+            "_can_handle(",
+            "test_a_worker_that_could_not_get_it_saves_nothing",
+        ),
+        (
+            "put off for a worker that is gone",
+            "alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)",
+            "alive = rows.all()",
+            "test_a_worker_that_could_not_get_it_saves_nothing",
+        ),
+        (
+            "put off for ever",
+            "self.tx.time() - since >= LONGEST_DEFERRAL",
+            "since > self.tx.time()",
+            "test_a_known_name_is_put_off_for_a_day_at_most",
+        ),
+        (
+            "give up what another worker knows",
+            "for queues, handlers in self._workers",
+            "for queues, handlers in []",
+            "test_beyond_the_limit_it_is_put_off_while_another_worker_knows_it",
+        ),
+        (
+            "give up what the claimer knows",
+            "if self.knows is not None and self.knows(",
+            "if self.knows is None and self.knows(",
+            "test_a_claimer_that_knows_it_takes_it_whenever_it_comes",
+        ),
+    ):
+        yield Mutation(
+            what,
+            "sqlite",
+            [python("lifecycle/limits.py", before, after)],
+            [f"{UNREGISTERED}::{test}"],
+        )
+
+
+def _reasons() -> Iterator[Mutation]:
+    """A failure is judged by the number of failures of its reason."""
+    path = "failure_policy.py"
+    for what, before, after, test in (
+        (
+            "judge a failure by all attempts",
+            "        count = self._count(reason, counts)\n",
+            "        count = attempts\n",
+            "test_fifteen_outages_and_a_bug_do_not_kill_at_once",
+        ),
+        (
+            "judge by the general limit instead of the largest",
+            "largest = self.largest_limit\n",
+            "largest = self.limit(None)\n",
+            "test_fifteen_outages_and_a_bug_do_not_kill_at_once",
+        ),
+        (
+            "no end at the largest limit",
+            "return Reached(largest, attempts) if _is_reached(largest, attempts) else None",
+            "return None",
+            "test_as_many_attempts_as_the_largest_limit_are_the_end_in_any_case",
+        ),
+        (
+            "wait by the attempts, whatever the reason has",
+            "self._count(reason, counts) if is_own else attempts",
+            "attempts",
+            "test_the_backoff_of_a_reason_counts_failures_of_that_reason",
+        ),
+        (
+            "let a cooldown below go before a backoff above",
+            "if level.names_backoff or level.cooldown is None:",
+            "if level.cooldown is None:",
+            "test_the_level_above_wins_and_what_it_leaves_out_is_the_queues",
+        ),
+        (
+            "let the queue go before the handler",
+            "for level in (self.handler, self.queue):\n            if reason is not None",
+            "for level in (self.queue, self.handler):\n            if reason is not None",
+            "test_a_handler_goes_before_its_queue",
+        ),
+    ):
+        yield Mutation(what, "sqlite", [python(path, before, after)], [f"{REASONS}::{test}"])
+    yield Mutation(
+        "forget to count a failure by its reason",
+        "sqlite",
+        [
+            python(
+                "lifecycle/settle.py",
+                'rows[id] = _recorded(failure, delay) | {"counts": counts}',
+                "rows[id] = _recorded(failure, delay)",
+            )
+        ],
+        [f"{REASONS}::test_a_bug_kills_when_it_has_failed_as_often_as_the_queue_says"],
+    )
+    for on, one in zip(BOTH, ("'$.\"10\"', 1 + ", "'10', 1 + "), strict=True):
+        yield Mutation(
+            "forget to count a lost lease by its reason",
+            on,
+            [sql(on, "lease_runs", one, one.replace("1 + ", "0 + "))],
+            [f"{REASONS}::test_a_lost_lease_is_counted_by_its_reason"],
         )
 
 
@@ -722,8 +884,8 @@ def _rest() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/streams.py",
-                    "bool(exhausted or overflow),",
-                    "bool(exhausted),",
+                    "bool(id in judged.deaths or overflow),",
+                    "bool(id in judged.deaths),",
                 )
             ],
             ["tests/lifecycle/test_overflow.py"],

@@ -10,7 +10,6 @@ import pytest
 from django.db import connection
 
 from deadletter import FailureReason, Permanent, Retry, Status, send
-from deadletter.backoff import Backoff
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker.registry import handler
 from tests.patience import PATIENCE
@@ -124,12 +123,12 @@ def test_a_handler_without_a_limit_is_tried_for_ever(run, handles, policy):
 
 
 def test_a_handlers_own_backoff_replaces_the_queues(run, handles):
-    own = Backoff(base=timedelta(seconds=200), cap=timedelta(seconds=5000))
+    base, cap = timedelta(seconds=200), timedelta(seconds=5000)
 
     def fail(message: Any) -> None:
         raise RuntimeError("no")
 
-    handles("job", fail, backoff=own)
+    handles("job", fail, backoff_base=base, backoff_cap=cap)
     id = send("job").pk
 
     run()

@@ -16,7 +16,6 @@ import pytest
 from django.db import DataError, InternalError, OperationalError
 
 from deadletter import FailureReason, Outgoing, send, send_many
-from deadletter.backoff import Backoff
 from deadletter.lifecycle import Failure, claim, complete, fail, streams
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker import backlog, exchange, executors, leases, pump, rhythm
@@ -508,8 +507,13 @@ def test_stages_done_before_a_timeout_are_kept(run, handles, policy):
 
 def test_a_timeout_uses_the_handlers_own_backoff(stepped, handles):
     gate = threading.Event()
-    own = Backoff(base=timedelta(seconds=500), cap=timedelta(seconds=5000))
-    handles("job", lambda message: gate.wait(PATIENCE), timeout=timedelta(seconds=0.1), backoff=own)
+    handles(
+        "job",
+        lambda message: gate.wait(PATIENCE),
+        timeout=timedelta(seconds=0.1),
+        backoff_base=timedelta(seconds=500),
+        backoff_cap=timedelta(seconds=5000),
+    )
     sent = send("job")
     process = stepped()
 

@@ -1,0 +1,256 @@
+"""
+How often a failed message is tried again, and how long it waits: the policy of each level.
+
+Four levels may have a say, the first that names a value wins: the handler for the reason of the
+failure, the handler, the queue for the reason, the queue.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from .backoff import Backoff
+from .durations import as_timedelta
+from .failures import shown
+from .status import FailureReason
+
+#: Says "the level below decides", where None means "no limit" or "no cooldown".
+UNNAMED: Any = object()
+
+#: The most attempts that a policy can name.
+MOST_ATTEMPTS = 1_000_000
+
+_KEYS = ("max_attempts", "backoff_base", "backoff_cap", "jitter", "cooldown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What one level names, and what it names for single reasons."""
+
+    max_attempts: int | None = UNNAMED
+    backoff_base: timedelta = UNNAMED
+    backoff_cap: timedelta = UNNAMED
+    jitter: float = UNNAMED
+    #: A fixed delay instead of the exponential one; None: none.
+    cooldown: timedelta | None = UNNAMED
+    reasons: Mapping[FailureReason, Policy] = field(default_factory=dict)
+
+    @property
+    def names_backoff(self) -> bool:
+        return self.backoff_base is not UNNAMED or self.backoff_cap is not UNNAMED
+
+    def largest(self, below: int | None) -> int | None:
+        """Return the largest limit that this level leaves in force; `below` is the queue's."""
+        general = below if self.max_attempts is UNNAMED else self.max_attempts
+        limits = [
+            reason.max_attempts
+            for reason in self.reasons.values()
+            if reason.max_attempts is not UNNAMED
+        ]
+        return _largest([general, *limits])
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A limit and the count that has reached it: of one reason, or of all without a policy."""
+
+    limit: int | None
+    count: int
+    reason: FailureReason | None = None
+
+
+@dataclass(frozen=True)
+class PolicyInForce:
+    """The policy of a message: what its handler says, above what its queue says."""
+
+    queue: Policy
+    handler: Policy = Policy()
+
+    def limit(self, reason: FailureReason | None) -> int | None:
+        """Return how many failures of this reason end a message. None: none do."""
+        return self._first("max_attempts", reason)  # type: ignore[no-any-return]
+
+    @property
+    def largest_limit(self) -> int | None:
+        """Return the number of attempts that ends a message whatever its failures were."""
+        reasons = [*self.handler.reasons, *self.queue.reasons]
+        return _largest([self.limit(reason) for reason in (None, *reasons)])
+
+    def has_own_policy(self, reason: FailureReason | None) -> bool:
+        """Whether failures of this reason are counted by themselves."""
+        return reason in self.handler.reasons or reason in self.queue.reasons
+
+    def reached(
+        self, reason: FailureReason | None, *, attempts: int, counts: Mapping[str, int]
+    ) -> Reached | None:
+        """
+        Return the limit that a message has reached with its last failure; None: none.
+
+        `counts` are its failures by reason, the last one included. Reasons without a policy of
+        their own are counted together. Without any such policy the attempts are the count.
+        """
+        limit, count = self.limit(reason), attempts
+        if not (self.handler.reasons or self.queue.reasons):
+            return Reached(limit, count) if _is_reached(limit, count) else None
+        count = self._count(reason, counts)
+        if _is_reached(limit, count):
+            return Reached(limit, count, reason if self.has_own_policy(reason) else None)
+        largest = self.largest_limit
+        return Reached(largest, attempts) if _is_reached(largest, attempts) else None
+
+    def delay(
+        self, reason: FailureReason, *, attempts: int, counts: Mapping[str, int]
+    ) -> timedelta:
+        """Return how long a message waits after a failure of this reason."""
+        for level in self._levels(reason):
+            if isinstance(level.cooldown, timedelta):
+                return level.cooldown
+            if level.names_backoff or level.cooldown is None:
+                break
+        backoff = Backoff(
+            base=self._first("backoff_base", reason),
+            cap=self._first("backoff_cap", reason),
+            jitter=self._first("jitter", reason),
+        )
+        is_own = self.has_own_policy(reason)
+        return backoff.delay(self._count(reason, counts) if is_own else attempts)
+
+    def names_for(self, reason: FailureReason, *keys: str) -> bool:
+        """Whether a policy of this very reason names one of these."""
+        own = [level.reasons.get(reason) for level in (self.handler, self.queue)]
+        return any(
+            getattr(level, key) is not UNNAMED for level in own if level is not None for key in keys
+        )
+
+    def _count(self, reason: FailureReason | None, counts: Mapping[str, int]) -> int:
+        if reason is not None and self.has_own_policy(reason):
+            return counts.get(str(int(reason)), 0)
+        own = {str(int(reason)) for reason in (*self.handler.reasons, *self.queue.reasons)}
+        return sum(count for key, count in counts.items() if key not in own)
+
+    def _first(self, key: str, reason: FailureReason | None) -> Any:
+        for level in self._levels(reason):
+            if (value := getattr(level, key)) is not UNNAMED:
+                return value
+        raise LookupError(key)  # the queue names everything
+
+    def _levels(self, reason: FailureReason | None) -> Iterator[Policy]:
+        for level in (self.handler, self.queue):
+            if reason is not None and reason in level.reasons:
+                yield level.reasons[reason]
+            yield level
+
+
+def _is_reached(limit: int | None, count: int) -> bool:
+    """N means N executions, and 0 means one."""
+    return limit is not None and count >= max(limit, 1)
+
+
+def _largest(limits: list[int | None]) -> int | None:
+    numbers = [limit for limit in limits if limit is not None]
+    return max(numbers) if len(numbers) == len(limits) else None
+
+
+def read_reasons(value: Any) -> dict[FailureReason, Policy]:
+    """Read policies by reason. Raises ValueError that says which key is wrong."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected an object of failure reasons, got {shown(value)}")
+    return {_reason(key): _policy(_reason(key).name, policy) for key, policy in value.items()}
+
+
+def as_json(value: Any) -> dict[str, dict[str, Any]]:
+    """Return policies by reason as they are stored. Raises ValueError as `read_reasons` does."""
+    read_reasons(value)
+    return {
+        _reason(key).name: {
+            name: item.total_seconds() if isinstance(item, timedelta) else item
+            for name, item in policy.items()
+        }
+        for key, policy in value.items()
+    }
+
+
+@lru_cache(maxsize=64)
+def stored_reasons(text: str | None) -> Mapping[FailureReason, Policy]:
+    """Read what a queue's row has. A row that was damaged by hand has no policies by reason."""
+    if text is None:
+        return {}
+    try:
+        return read_reasons(json.loads(text))
+    except ValueError:
+        return {}
+
+
+def read_counts(stored: Any) -> dict[str, int]:
+    """Read the failures by reason of a message's row, as text or decoded; what is no count is 0."""
+    if isinstance(stored, str):
+        try:
+            stored = json.loads(stored)
+        except ValueError:
+            return {}
+    if not isinstance(stored, dict):
+        return {}
+    return {
+        key: count
+        for key, count in stored.items()
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**31
+    }
+
+
+def _reason(key: Any) -> FailureReason:
+    if isinstance(key, FailureReason):
+        key = key.name
+    known = FailureReason.__members__.get(key) if isinstance(key, str) else None
+    if known is None:
+        names = ", ".join(reason.name for reason in FailureReason if reason != _OWN_LIMIT)
+        raise ValueError(f"{shown(key)} is not a failure reason (there are: {names})")
+    if known is _OWN_LIMIT:
+        raise ValueError(f"{known.name}: its limit is the field unregistered_attempts")
+    return known
+
+
+#: Messages whose name nobody knows are counted for themselves.
+_OWN_LIMIT = FailureReason.UNREGISTERED
+
+
+def _policy(reason: str, value: Any) -> Policy:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{reason}: expected an object, got {shown(value)}")
+    for key in value:
+        if key not in _KEYS:
+            raise ValueError(f"{reason}: unknown key {shown(key)} (there are: {', '.join(_KEYS)})")
+    read: dict[str, Any] = {}
+    for key, item in value.items():
+        where = f"{reason}: {key}"
+        if key == "max_attempts":
+            read[key] = _attempts(where, item)
+        elif key == "jitter":
+            read[key] = _share(where, item)
+        elif key == "cooldown" and item is None:
+            read[key] = None
+        else:
+            read[key] = as_timedelta(item, field=where)
+    return Policy(**read)
+
+
+def _attempts(where: str, value: Any) -> int | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 <= value <= MOST_ATTEMPTS):
+        raise ValueError(
+            f"{where}: expected a whole number from 0 to {MOST_ATTEMPTS:,} or null, "
+            f"got {shown(value)}"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _share(where: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not 0 <= value <= 1:
+        raise ValueError(f"{where}: expected a number from 0 to 1, got {shown(value)}")
+    return float(value)

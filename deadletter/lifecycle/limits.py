@@ -1,0 +1,202 @@
+"""Which of the messages that a claim meets have reached a limit, and die of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
+from ..models import Instance, Kind, Message, WorkerProcess
+from ..status import FailureReason
+from .quarantine import Death, death_by
+from .transaction import Transaction
+
+#: A worker says every five seconds that it is alive; one not seen for this long serves nothing.
+ALIVE = timedelta(seconds=30)
+#: How long a message that only other workers know is put off beyond its limit.
+LONGEST_DEFERRAL = timedelta(hours=24)
+
+#: Whether the claimer can handle a message of this kind, name and version (None: any version).
+Knows = Callable[[str, str, str | None], bool]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of the messages that were looked at."""
+
+    deaths: dict[int, Death] = field(default_factory=dict)
+    #: Their last lease ran out unreported.
+    lost: set[int] = field(default_factory=set)
+
+
+class _Suspect(NamedTuple):
+    """A message that may have reached a limit, and the limits of its queue."""
+
+    id: int
+    kind: str
+    name: str
+    attempts: int
+    failure_reason: int | None
+    lease_token: str | None
+    reason_counts: Any
+    unregistered_count: int | None
+    unregistered_at: datetime | None
+    instance: str | None
+    queue: str
+    max_attempts: int | None
+    reason_policies: Any
+    unregistered_attempts: int | None
+
+    @property
+    def is_lost(self) -> bool:
+        # It is due, so a lease that it still has ran out.
+        return self.lease_token is not None
+
+    @property
+    def reason(self) -> FailureReason | None:
+        if self.is_lost:
+            return FailureReason.WORKER_LOST
+        return None if self.failure_reason is None else FailureReason.read(self.failure_reason)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        found = read_counts(self.reason_counts)
+        return grown(found, FailureReason.WORKER_LOST) if self.is_lost else found
+
+    @property
+    def deferrals(self) -> int:
+        return self.unregistered_count or 0
+
+    @property
+    def deferral_limit(self) -> int | None:
+        own = self.unregistered_attempts
+        return self.max_attempts if own is None else own
+
+    @property
+    def is_deferred_too_often(self) -> bool:
+        limit = self.deferral_limit
+        is_over = limit is not None and self.deferrals >= max(limit, 1)
+        # Once a handler has failed or a worker was lost, its attempts are its limit.
+        return is_over and self.reason is FailureReason.UNREGISTERED
+
+
+_FIELDS = (
+    *_Suspect._fields[:10],
+    "queue__name",
+    "queue__max_attempts",
+    "queue__reason_policies",
+    "queue__unregistered_attempts",
+)
+
+
+@dataclass
+class Limits:
+    """The limits in one claim: the handlers' and the queues'. Reads rows only when asked."""
+
+    tx: Transaction
+    #: What handlers say, by message name.
+    handlers: Mapping[str, Policy] = field(default_factory=dict)
+    knows: Knows | None = None
+
+    def may_be_reached(self, name: str, kind: str, attempts: int) -> bool:
+        """Whether a handler may have a smaller limit than the queue."""
+        return bool(attempts) and name in self.handlers and kind != Kind.ORCHESTRATION
+
+    def judge(self, ids: Collection[int]) -> Judged:
+        """Judge due messages whose rows or streams are locked."""
+        judged = Judged()
+        if not ids:
+            return judged
+        rows = Message.objects.using(self.tx.using).filter(pk__in=sorted(ids))
+        suspects = [_Suspect(*row) for row in rows.values_list(*_FIELDS)]
+        unknown: list[_Suspect] = []
+        for suspect in suspects:
+            if suspect.is_lost:
+                judged.lost.add(suspect.id)
+            if death := self._judge(suspect):
+                judged.deaths[suspect.id] = death
+            elif suspect.is_deferred_too_often:
+                unknown.append(suspect)
+        judged.deaths.update({suspect.id: _unknown(suspect) for suspect in self._unknown(unknown)})
+        return judged
+
+    def _judge(self, suspect: _Suspect) -> Death | None:
+        # A flow may have the name of a handler.
+        is_flow = suspect.kind == Kind.ORCHESTRATION
+        handler = None if is_flow else self.handlers.get(suspect.name)
+        reasons = stored_reasons(json.dumps(suspect.reason_policies))
+        queue = Policy(max_attempts=suspect.max_attempts, reasons=reasons)
+        policy = PolicyInForce(queue, handler or Policy())
+        reached = policy.reached(suspect.reason, attempts=suspect.attempts, counts=suspect.counts)
+        if reached is None:
+            return None
+        return death_by(suspect.id, reached, attempts=suspect.attempts)
+
+    def _unknown(self, suspects: Sequence[_Suspect]) -> list[_Suspect]:
+        """Return those that no live worker of their queue knows, or that were put off too long."""
+        versions = self._versions(suspects)
+        return [
+            suspect
+            for suspect in suspects
+            if not self._is_known(suspect, versions.get(suspect.instance or ""))
+        ]
+
+    def _is_known(self, suspect: _Suspect, version: str | None) -> bool:
+        if self.knows is not None and self.knows(suspect.kind, suspect.name, version):
+            return True
+        since = suspect.unregistered_at
+        if since is not None and self.tx.time() - since >= LONGEST_DEFERRAL:
+            return False
+        return any(
+            suspect.queue in queues and _can_handle(handlers, suspect, version)
+            for queues, handlers in self._workers
+        )
+
+    def _versions(self, suspects: Sequence[_Suspect]) -> dict[str, str]:
+        """Return which version instances need that have begun with one."""
+        ids = {suspect.instance for suspect in suspects if suspect.kind == Kind.ORCHESTRATION}
+        rows = Instance.objects.using(self.tx.using).filter(pk__in=ids - {None})
+        return {pk: version for pk, version in rows.values_list("pk", "version") if version}
+
+    @cached_property
+    def _workers(self) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+        """The queues and handlers of the workers that are alive."""
+        rows = WorkerProcess.objects.using(self.tx.using)
+        alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)
+        return [
+            (queues, handlers)
+            for queues, handlers in alive.values_list("queues", "handlers")
+            if isinstance(queues, list) and isinstance(handlers, list)
+        ]
+
+
+def grown(counts: Mapping[str, int], reason: FailureReason) -> dict[str, int]:
+    """Return the failures by reason with one more."""
+    key = str(int(reason))
+    return {**counts, key: counts.get(key, 0) + 1}
+
+
+def _can_handle(handlers: Sequence[Any], suspect: _Suspect, version: str | None) -> bool:
+    """Whether a worker has written that it knows the message; see `Registry.known`."""
+    is_flow = suspect.kind == Kind.ORCHESTRATION
+    wanted = [Kind.ORCHESTRATION.value if is_flow else Kind.MESSAGE.value, suspect.name]
+    return any(
+        isinstance(entry, list)
+        and entry[:2] == wanted
+        and (version is None or entry[2:] in ([], [version]))
+        for entry in handlers
+    )
+
+
+def _unknown(suspect: _Suspect) -> Death:
+    return Death(
+        suspect.id,
+        verdict=f"gave up after {suspect.deferrals} of {max(suspect.deferral_limit or 0, 1)} "
+        "deferrals: no worker knows its name",
+        max_attempts=suspect.deferral_limit,
+        attempts=suspect.deferrals,
+    )
