@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from django.db import OperationalError
@@ -79,6 +79,26 @@ class LeaseLost(DeadletterError):
         super().__init__(
             f"the lease of message {named}{more} is not yours: the token is wrong or used, or the "
             "lease ran out. Nothing was changed; whoever holds the message now will settle it."
+        )
+
+
+class CompletionRefused(DeadletterError, ValueError):
+    """
+    A completion asks for a stage that cannot be; nothing was recorded for these messages.
+
+    `refused` says why, by id. What else was in the same call has been applied, except for `lost`:
+    ids whose lease is not, or no longer, the caller's.
+    """
+
+    def __init__(self, refused: Mapping[int, str], lost: Iterable[int] = ()) -> None:
+        self.refused = dict(refused)
+        self.ids = sorted(self.refused)
+        self.lost = sorted(lost)
+        named = "; ".join(f"message {id}: {self.refused[id]}" for id in self.ids[:20])
+        more = f"; and {len(self.ids) - 20} more" if len(self.ids) > 20 else ""
+        lease = f" The lease of {self.lost[:20]} is not yours." if self.lost else ""
+        super().__init__(
+            f"refused to complete {named}{more}. Nothing was recorded for what is refused.{lease}"
         )
 
 

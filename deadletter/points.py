@@ -21,6 +21,7 @@ POINTS = {
     "batch.settled": "outcomes are written, the claim of the same transaction has not begun",
     "complete.deleted": "finished messages without a stream are deleted, those of streams not yet",
     "complete.unblocking": "finished messages are deleted, their streams are not woken",
+    "stage.completed": "finished stages are written, the rest of their runs is not given back",
     "fail.recorded": "failures are written, the dying are not quarantined",
     "release.given_back": "messages behind a failure are given back, their stream is not woken",
     "renew.extended": "leases are extended, not committed",

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import enum
+import operator
+
+#: Every bit that a stage may set: 0 to 14.
+STAGE_BITS = (1 << 15) - 1
+#: The largest number that the column holds.
+_LARGEST = (1 << 31) - 1
 
 
 class Status(enum.IntFlag):
@@ -19,6 +25,23 @@ class Status(enum.IntFlag):
     PUBLISHED = 4
     #: Waiting for its retry after a failure; cleared only by an operator's retry.
     FAILED = 1 << 15
+
+
+def check_flags(flags: Status | int, *, field: str) -> int:
+    """Return flags as a number. Raises: ValueError when no row can hold them."""
+    number = operator.index(flags)
+    if 0 <= number <= _LARGEST:
+        return number
+    raise ValueError(f"{field}: {number} is no set of status flags; give bits 0 to 14")
+
+
+def check_stage(flags: Status | int, *, field: str) -> int:
+    """Return the flags of a stage as a number. Raises: ValueError for any but bits 0 to 14."""
+    number = check_flags(flags, field=field)
+    if not number & ~STAGE_BITS:
+        return number
+    what = "FAILED is set by a failure" if number & Status.FAILED else "it has other bits"
+    raise ValueError(f"{field}: {number} names no stage, {what}; give bits 0 to 14")
 
 
 class FailureReason(enum.IntEnum):

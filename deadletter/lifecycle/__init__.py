@@ -7,7 +7,7 @@ streams, quarantine, sweep, batch; recover holds what people decide.
 
 from __future__ import annotations
 
-from ..exceptions import LeaseLost
+from ..exceptions import CompletionRefused, LeaseLost
 from .batch import process_batch
 from .claim import claim
 from .enqueue import Outgoing, asend, asend_many, send, send_many
@@ -26,9 +26,11 @@ from .values import (
     Levels,
     Outcome,
     Poisoned,
+    Refused,
     Release,
     Released,
     Scheduled,
+    Staged,
     WorkBatch,
 )
 
@@ -38,6 +40,7 @@ __all__ = [
     "Claimed",
     "Completed",
     "Completion",
+    "CompletionRefused",
     "Failure",
     "Floor",
     "LeaseLost",
@@ -47,9 +50,11 @@ __all__ = [
     "Outgoing",
     "Poisoned",
     "Poisoning",
+    "Refused",
     "Release",
     "Released",
     "Scheduled",
+    "Staged",
     "Sweep",
     "WorkBatch",
     "abandon",

@@ -14,6 +14,7 @@ from .claim import look_ahead, new_token, take
 from .held import held
 from .locks import each_free, try_lock
 from .settle import Outcomes
+from .stages import are_published, by_end, complete_stages
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Batch,
@@ -45,7 +46,9 @@ def process_batch(
     (or no longer) the caller's are skipped and returned as `lost`; those of messages that another
     transaction has locked, or whose stream it has, as `busy`: nobody is waited for longer than a
     moment, and with `careful` (for what was busy before) not even that. What failed in this call is
-    not claimed by it again, what was released may be.
+    not claimed by it again, what was released or finished a stage may be. Completions whose flags
+    make no stage are `refused`, and the rest is applied.
+    Raises: ValueError when no row can hold the flags of a report; nothing is done.
     """
     reports = _Reports(
         [item if item.token else item._replace(token=token) for item in completions],
@@ -59,6 +62,7 @@ def process_batch(
             for item in releases
         ],
     )
+    settle.check_reports(reports.done, reports.failed)
 
     hint: Levels | None = None
     if not len(reports) and claim is not None and claim.limit:
@@ -114,16 +118,23 @@ class _Reports:
 
 def _settle(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
     done, failed, back = reports.done, reports.failed, reports.back
-    if failed or back or any(not item.status for item in done):
+    stages: Sequence[Completion] = ()
+    is_plain = are_published(done)
+    if not is_plain:
+        done, stages = by_end(done)
+    if failed or back or not is_plain:
         # All streams of this transaction at once and in order: two reports that lock the same
         # streams in several steps could wait for each other.
-        concerned = streams.concerned([*done, *failed])
+        concerned = streams.concerned([*done, *stages, *failed])
         streams.lock(tx, {*concerned, *(item.id for item in back)})
     outcomes = settle.completing(tx, done) if done else {}
     if failed:
         outcomes |= settle.failing(tx, failed, by=worker)
     if back:
         outcomes |= settle.releasing(tx, back)
+    if stages:
+        # Last: a stage gives back what is left of its run, not what is reported here as well.
+        outcomes |= complete_stages(tx, stages)
     return outcomes
 
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from .. import points, sql
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
-from ..exceptions import LeaseLost, LockNotAvailable
+from ..exceptions import CompletionRefused, LeaseLost, LockNotAvailable
 from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
 from ..failures import GIVEN_UP, HISTORY_LIMIT, PERMANENT, printable
-from ..status import FailureReason, Status
+from ..status import STAGE_BITS, FailureReason, Status, check_flags, check_stage
 from . import streams
 from .counting import Subject
 from .finish import finish
@@ -24,6 +24,7 @@ from .limits import grown
 from .locks import each_free, try_lock
 from .noting import announce_failed, count_failure
 from .quarantine import Death, death_by, quarantine
+from .stages import are_published, by_end, complete_stages
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Completed,
@@ -31,6 +32,7 @@ from .values import (
     Failure,
     Outcome,
     Poisoned,
+    Refused,
     Release,
     Released,
     Scheduled,
@@ -41,6 +43,7 @@ Outcomes = dict[int, Outcome]
 Tokens = Mapping[int, str]
 
 _NOTHING = timedelta(0)
+_PUBLISHED = int(Status.PUBLISHED)
 #: One for all: it says nothing of its message.
 _COMPLETED = Completed()
 
@@ -56,11 +59,15 @@ def complete(
     """
     Finish messages: their rows are gone. With status 0 they are given back by name instead.
 
+    Without PUBLISHED, in `status` or on the row, a stage is finished: the message is due again.
     `seconds` is how long each took, for the counters.
     Raises: LeaseLost naming the ids that are not the caller's; the others are finished.
+    CompletionRefused naming those whose flags make no stage (none is new, FAILED, bits above 14);
+    the others are finished. ValueError when no row can hold the status; nothing is done.
     LockNotAvailable when another transaction keeps a row or a stream locked; none is finished.
     So do all verbs here; `process_batch` settles the others and names the busy ones instead.
     """
+    check_flags(status, field="status")
     wanted = [Completion(id, status, token, seconds) for id in ids]
     return _settled(wanted, lambda tx: completing(tx, wanted), using)
 
@@ -90,8 +97,10 @@ def fail(
     Record failed attempts: each message waits for its retry, or is quarantined.
 
     Raises: LeaseLost naming the ids that are not the caller's; the others are recorded.
+    ValueError when a `completed` has other bits than 0 to 14; nothing is recorded.
     """
     wanted = [failure if failure.token else _with_token(failure, token) for failure in failures]
+    check_reports((), wanted)
 
     def work(tx: Transaction) -> Outcomes:
         streams.lock(tx, {failure.id for failure in wanted})
@@ -177,17 +186,34 @@ def abandon(
     return outcome if isinstance(outcome, Poisoned) else Released()
 
 
+def check_reports(completions: Iterable[Completion], failures: Iterable[Failure]) -> None:
+    """Refuse flags that cannot be stored, before anything is. Raises: ValueError."""
+    for completion in completions:
+        if completion[1] != _PUBLISHED:
+            check_flags(completion.status, field=f"status of message {completion.id}")
+    for failure in failures:
+        if failure.completed:
+            # Whoever gives back the status of the message may give FAILED with it.
+            flags = failure.completed & ~int(Status.FAILED)
+            check_stage(flags, field=f"completed of message {failure.id}")
+
+
 def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
-    """Finish messages; those with status 0 are given back by name."""
+    """Finish messages, or stages of them; those with status 0 are given back by name."""
+    if are_published(completions):
+        return dict.fromkeys(finish(tx, completions), _COMPLETED)
+    streams.lock(tx, {item.id for item in completions})
     outcomes: Outcomes = {}
-    finished = [item for item in completions if item.status]
+    others, stages = by_end(completions)
+    finished = [item for item in others if item.status]
     if finished:
         outcomes = dict.fromkeys(finish(tx, finished), _COMPLETED)
-    named = [item for item in completions if not item.status]
+    named = [item for item in others if not item.status]
     if named:
-        streams.lock(tx, {item.id for item in named})
         back = [Release(item.id, 0, item.token) for item in named]
         outcomes |= releasing(tx, back, by_name={item.id for item in named})
+    if stages:
+        outcomes |= complete_stages(tx, stages)
     return outcomes
 
 
@@ -352,6 +378,9 @@ def _settled(
         return {}
     outcomes = in_transaction(work, using=using)
     missing = {item.id for item in wanted} - outcomes.keys()
+    refused = {id: what.why for id, what in outcomes.items() if isinstance(what, Refused)}
+    if refused:
+        raise CompletionRefused(refused, missing)
     if missing:
         raise LeaseLost(missing)
     return outcomes
@@ -491,7 +520,7 @@ def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
     return {
         "reason": int(reason),
         "error": error,
-        "completed": int(failure.completed) & ~int(Status.FAILED),
+        "completed": int(failure.completed) & STAGE_BITS,
         "failed": 0 if failure.deferred else int(Status.FAILED),
         "delay": sql.microseconds(delay),
         "entry": entry,

@@ -184,7 +184,12 @@ class ClaimRequest:
 
 
 class Completion(NamedTuple):
-    """A finished message; with status 0, one given back by name."""
+    """
+    A finished message, or a finished stage of one.
+
+    With PUBLISHED, now or from before, the message is finished. With other bits, of which one at
+    least must be new, it goes on to its next stage. With status 0 it is given back by name.
+    """
 
     id: int
     status: Status | int = Status.PUBLISHED
@@ -209,8 +214,8 @@ class Failure:
     """
     A failed attempt.
 
-    `completed` are the stages it reached; `delay` replaces the policy's; `permanent` quarantines
-    at once; `policy` is what the handler says; `max_attempts` or `unlimited` replace its number and
+    `completed` are the stages it reached, bits 0 to 14; `delay` replaces the policy's; `permanent`
+    quarantines at once; `policy` is what the handler says; `max_attempts` or `unlimited` replace its number and
     the queue's. With `deferred` the attempt could not even start (no handler, no readable payload):
     it waits, and only the next claim judges the count. One whose reason is UNREGISTERED as well
     uses up no attempt: it is counted by itself.
@@ -244,6 +249,24 @@ class Completed:
 
 
 @dataclass(frozen=True)
+class Staged:
+    """A stage is finished: the message is due again, with these flags and all its attempts."""
+
+    status: Status
+
+
+@dataclass(frozen=True)
+class Refused:
+    """
+    The completion asks for a stage that cannot be; nothing was recorded.
+
+    The message is still under lease, unless it was released with the run of another one's stage.
+    """
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Scheduled:
     """The message waits for its retry."""
 
@@ -262,7 +285,7 @@ class Poisoned:
     attempts: int
 
 
-Outcome = Completed | Scheduled | Released | Poisoned
+Outcome = Completed | Staged | Refused | Scheduled | Released | Poisoned
 
 
 @dataclass(frozen=True)
@@ -282,3 +305,8 @@ class WorkBatch(Batch):
         """Every message that died in this call: of a report, or of the claim's own check."""
         reported = [id for id, what in self.outcomes.items() if isinstance(what, Poisoned)]
         return [*reported, *self.dead]
+
+    @property
+    def refused(self) -> list[int]:
+        """Completions that ask for a stage that cannot be; their `outcomes` say why."""
+        return [id for id, what in self.outcomes.items() if isinstance(what, Refused)]

@@ -223,6 +223,32 @@ DELETE FROM deadletter_message
    AND available_at > %(now)s AND stream IS NOT NULL
 RETURNING id, queue_id, name, kind, queue_id, stream;
 
+-- complete_stage --
+UPDATE deadletter_message
+   SET status = (status | %(flags)s) & ~%(failed)s,
+       lease_token = NULL, worker = NULL, available_at = %(now)s,
+       attempts = 0, reason_counts = NULL, unregistered_count = NULL
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s
+   AND status & %(published)s = 0 AND status | %(flags)s <> status
+RETURNING id, status, queue_id, stream;
+
+-- read_stages --
+SELECT id, status FROM deadletter_message
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s;
+
+-- release_rest --
+UPDATE deadletter_message
+   SET lease_token = NULL, worker = NULL, available_at = %(now)s,
+       attempts = MAX(attempts - 1, 0)
+ WHERE id IN (SELECT id FROM deadletter_message
+               WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND lease_token IS NOT NULL
+                 AND lease_token = %(token)s AND +id > %(after)s AND available_at > %(now)s)
+RETURNING id, queue_id, stream;
+
 -- lock_streams --
 SELECT 1 WHERE 0;
 

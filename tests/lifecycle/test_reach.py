@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def take(limit: int, *, candidates: float = 1.0, done: WorkBatch | None = None) -> WorkBatch:
-    reports = [Completion(message.id, 1, message.token) for message in done or ()]
+    reports = [Completion(message.id, 4, message.token) for message in done or ()]
     return process_batch(
         worker="w", completions=reports, claim=ClaimRequest(limit=limit, candidates=candidates)
     )

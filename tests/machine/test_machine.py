@@ -37,11 +37,14 @@ from deadletter.lifecycle import (
     ClaimRequest,
     Completed,
     Completion,
+    CompletionRefused,
     Failure,
     LeaseLost,
     Poisoned,
+    Refused,
     Released,
     Scheduled,
+    Staged,
 )
 from deadletter.models import Message, OnPoison, PoisonRecord, Queue, StreamPolicy
 from deadletter.testing import frozen_clock
@@ -54,6 +57,9 @@ EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "100"))
 STEPS = int(os.environ.get("MACHINE_STEPS", "40"))
 
 STAGES = [Status(0), Status.EVENT_STORED, Status(8), Status.EVENT_STORED | Status.PUBLISHED]
+VERBS = ["complete", "stage", "fail", "release", "renew", "abandon"]
+#: Of completions: a stage, one that may be there already, the end, and what is no stage.
+FLAGS = [2, 8, 1, 8 | 16, 1 << 14, 4 | 8, 1 << 15, 8 | 1 << 20]
 #: Chooses one of however many there are; smaller is simpler, so it shrinks well.
 pick = st.integers(0, 50)
 few = st.integers(1, 6)
@@ -187,7 +193,7 @@ class Machine(RuleBasedStateMachine):
         self.model.compare()
         self.claim(limit, ["work", "dead"])
 
-    @rule(verb=st.sampled_from(["complete", "fail", "release", "renew", "abandon"]))
+    @rule(verb=st.sampled_from(VERBS))
     @precondition(lambda self: self.stolen())
     def report_what_somebody_else_holds_now(self, verb) -> None:
         self.report_in_vain(*self.stolen()[0], verb)
@@ -278,6 +284,27 @@ class Machine(RuleBasedStateMachine):
         held = self.one(self.held, which)
         ids = held.ids[:upto]
         self.settle(held, ids, lambda: lifecycle.complete(held.token, ids), self.completed)
+
+    @rule(which=pick, upto=few, flags=st.sampled_from(FLAGS))
+    @precondition(lambda self: self.held)
+    def complete_stage(self, which, upto, flags) -> None:
+        held = self.one(self.held, which)
+        ids = held.ids[:upto]
+        mine = [id for id in ids if self.is_held(id, held.token)]
+        expected = {id: self.staged(id, flags) for id in mine}
+        refused = {id for id, what in expected.items() if what is Refused}
+        try:
+            outcomes = lifecycle.complete(held.token, ids, status=flags)
+            lost, said = [], set()
+            assert {id: type(outcomes[id]) for id in mine} == expected
+        except CompletionRefused as error:
+            lost, said = error.lost, set(error.ids)
+        except LeaseLost as error:
+            lost, said = error.ids, set()
+        assert said == refused
+        assert sorted(lost) == sorted(set(ids) - set(mine))
+        rest = self.release_rest(held, [id for id in mine if expected[id] is Staged])
+        self.forget(held, [*(id for id in ids if id not in refused), *rest])
 
     @rule(
         which=pick,
@@ -392,7 +419,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         which=pick,
-        choices=st.lists(st.sampled_from("cfrnb"), min_size=6, max_size=6),
+        choices=st.lists(st.sampled_from("cfrnbs"), min_size=6, max_size=6),
         delay=delays,
         limit=st.integers(0, 6),
         queues=st.sampled_from([["work"], ["work", "dead"]]),
@@ -413,11 +440,9 @@ class Machine(RuleBasedStateMachine):
             worker="w",
             token=held.token,
             completions=[
-                Completion(
-                    id, Status.PUBLISHED if choice == "c" else Status(0), message=messages.get(id)
-                )
+                Completion(id, {"c": 4, "b": 0, "s": 32}[choice], message=messages.get(id))
                 for id, choice in plan.items()
-                if choice in "cb"
+                if choice in "cbs"
             ],
             failures=failures,
             releases=[id for id, choice in plan.items() if choice == "r"],
@@ -425,16 +450,26 @@ class Machine(RuleBasedStateMachine):
         )
 
         assert sorted(batch.lost) == sorted(set(reported) - set(mine))
-        assert batch.outcomes.keys() == set(mine)
-        for id in sorted(mine, key=lambda one: "cbfr".index(plan[one])):
+        assert batch.outcomes.keys() >= set(mine)
+        refused = set()
+        for id in sorted(mine, key=lambda one: "cbfrs".index(plan[one])):
             outcome = batch.outcomes[id]
-            if plan[id] == "c":
+            if plan[id] == "s":
+                expected = self.staged(id, 32)
+                assert type(outcome) is expected
+                refused |= {id} if expected is Refused else set()
+            elif plan[id] == "c":
                 self.completed(id, outcome)
             elif plan[id] == "f":
                 self.failed(by_id[id], outcome)
             else:
                 self.released(id, outcome, by_name=plan[id] == "b")
-        self.forget(held, reported)
+        assert set(batch.refused) == refused
+        rest = self.release_rest(
+            held, [id for id in mine if isinstance(batch.outcomes[id], Staged)]
+        )
+        assert batch.outcomes.keys() == {*mine, *rest}
+        self.forget(held, [*(id for id in reported if id not in refused), *rest])
         failed = frozenset(id for id in mine if plan[id] == "f")
         if limit:
             self.took(batch, limit, queues, failed)
@@ -459,6 +494,7 @@ class Machine(RuleBasedStateMachine):
     def report_in_vain(self, token: str, id: int, verb: str) -> None:
         call = {
             "complete": lambda: lifecycle.complete(token, [id]),
+            "stage": lambda: lifecycle.complete(token, [id], status=64),
             "fail": lambda: lifecycle.fail(token, [Failure(id, permanent=True)]),
             "release": lambda: lifecycle.release(token, [id], by_name=True),
             "renew": lambda: lifecycle.renew(token, [id]),
@@ -641,6 +677,37 @@ class Machine(RuleBasedStateMachine):
     def completed(self, id: int, outcome: Any) -> None:
         assert outcome in (Completed(), None)
         self.model.end(id, "completed")
+
+    def staged(self, id: int, flags: int) -> type:
+        """Say what becomes of a completion without PUBLISHED, or with more than stages."""
+        row = self.model.rows[id]
+        if flags >= 1 << 15:
+            return Refused
+        if (row.status | flags) & Status.PUBLISHED:
+            self.model.end(id, "completed")
+            return Completed
+        if row.status | flags == row.status:
+            return Refused
+        self.model.change(
+            id,
+            status=(row.status | flags) & ~int(Status.FAILED),
+            attempts=0,
+            token=None,
+            available=self.clock.now,
+        )
+        return Staged
+
+    def release_rest(self, held: Held, staged: list[int]) -> list[int]:
+        """What is held behind a stage in its run goes back with it; return these ids."""
+        rest = set()
+        for id in staged:
+            first = self.model.rows[id]
+            members = self.model.streams().get((first.queue_id, first.stream), ())
+            for row in members:
+                if row.id > id and self.is_held(row.id, held.token):
+                    self.released(row.id, None, by_name=False)
+                    rest.add(row.id)
+        return sorted(rest)
 
     def failed(self, failure: Failure, outcome: Any) -> None:
         row = self.model.rows[failure.id]

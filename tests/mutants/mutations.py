@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from .mutation import Database, Edit, Mutation, python, sql
 
+STAGES = "tests/lifecycle/test_stages.py"
 SETTLE = "tests/lifecycle/test_settle.py"
 FINISH = "tests/lifecycle/test_finishing.py"
 CLAIM = "tests/lifecycle/test_claim.py"
@@ -56,6 +57,7 @@ def mutations() -> list[Mutation]:
         *_guards(),
         *_counting(),
         *_thresholds(),
+        *_stages(),
         *_streams(),
         *_locks(),
         *_waits(),
@@ -381,6 +383,85 @@ def _reasons() -> Iterator[Mutation]:
             on,
             [sql(on, "lease_runs", one, one.replace("1 + ", "0 + "))],
             [f"{REASONS}::test_a_lost_lease_is_counted_by_its_reason"],
+        )
+
+
+def _stages() -> Iterator[Mutation]:
+    """Only PUBLISHED ends a message; a stage adds a flag, and order comes first."""
+    for on, column in zip(BOTH, ("", "m."), strict=True):
+        yield Mutation(
+            "any completion ends its message",
+            on,
+            [
+                python(
+                    "lifecycle/stages.py",
+                    "is_other = not flags or (flags & _PUBLISHED and not flags & ~STAGE_BITS)",
+                    "is_other = True",
+                )
+            ],
+            [f"{STAGES}::test_a_stage_keeps_the_message_and_gives_it_all_its_attempts"],
+        )
+        yield Mutation(
+            "a stage of what is PUBLISHED already",
+            on,
+            [sql(on, "complete_stage", f"{column}status & %(published)s = 0 AND ", "")],
+            [f"{STAGES}::test_published_now_or_before_deletes"],
+        )
+        yield Mutation(
+            "a stage that adds no flag",
+            on,
+            [
+                sql(
+                    on,
+                    "complete_stage",
+                    f" AND {column}status | %(flags)s <> {column}status",
+                    "",
+                )
+            ],
+            [f"{STAGES}::test_a_completion_that_makes_no_stage_is_refused"],
+        )
+        yield Mutation(
+            "a stage with the attempts of the one before",
+            on,
+            [sql(on, "complete_stage", "attempts = 0, ", "")],
+            [f"{STAGES}::test_between_two_stages_there_are_max_attempts_starts"],
+        )
+        yield Mutation(
+            "a stage that keeps the rest of its run",
+            on,
+            [
+                python(
+                    "lifecycle/stages.py",
+                    "    if not first:\n        return []\n",
+                    "    return []\n",
+                )
+            ],
+            [f"{STAGES}::test_a_stage_gives_back_the_rest_of_its_run"],
+        )
+        yield Mutation(
+            "a stage that gives back what is reported with it",
+            on,
+            [
+                python(
+                    "lifecycle/batch.py",
+                    "    outcomes = settle.completing(tx, done) if done else {}\n",
+                    "    outcomes = complete_stages(tx, stages) if stages else {}\n"
+                    "    outcomes |= settle.completing(tx, done) if done else {}\n",
+                )
+            ],
+            [f"{STAGES}::test_what_is_reported_with_a_stage_is_settled_as_reported"],
+        )
+        yield Mutation(
+            "a stage without the token",
+            on,
+            [_without_token(on, "complete_stage")],
+            [f"{STAGES}::test_only_the_holder_of_a_live_lease_finishes_a_stage"],
+        )
+        yield Mutation(
+            "a stage under a lease that is over",
+            on,
+            [_without_end(on, "complete_stage")],
+            [f"{STAGES}::test_only_the_holder_of_a_live_lease_finishes_a_stage"],
         )
 
 

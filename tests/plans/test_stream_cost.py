@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadletter import operations
+from deadletter import Status, operations
 from deadletter.lifecycle import (
     Batch,
     ClaimRequest,
@@ -18,11 +18,12 @@ from deadletter.lifecycle import (
     Failure,
     WorkBatch,
     claim,
+    complete,
     process_batch,
     sweep,
 )
 from deadletter.lifecycle import streams as parking
-from deadletter.models import Queue
+from deadletter.models import Message, Queue
 from deadletter.testing import frozen_clock
 
 from .conftest import HELD, NOW, assert_bounded
@@ -78,6 +79,21 @@ def test_a_stream_that_is_99_percent_of_the_table_is_read_from_its_head(
     assert len(batch) == (25 if is_long else 100)
     assert len(again) == (0 if is_long else 100)
     assert_bounded(seen_in_streams, "read_streams", "lease_runs", "wake", *["park"] * is_long)
+
+
+def test_a_stage_gives_back_its_run_and_reads_no_other_message(time, streams, seen_in_streams):
+    lease_what_is_in_front()
+    batch = claim(["q"], limit=100)
+
+    outcomes = complete(batch.token, batch.ids[:1], status=Status(8))
+    process_batch(
+        worker="w",
+        token=batch.token,
+        completions=[Completion(id, Status(8)) for id in batch.ids if id not in outcomes],
+    )
+
+    assert not Message.objects.filter(lease_token=batch.token).exists()
+    assert_bounded(seen_in_streams, "complete_stage", "release_rest", "wake")
 
 
 def test_leases_that_ran_out_are_found_by_their_streams(time, streams, seen_in_streams):
