@@ -215,10 +215,10 @@ class Failure:
     A failed attempt.
 
     `completed` are the stages it reached, bits 0 to 14; `delay` replaces the policy's; `permanent`
-    quarantines at once; `policy` is what the handler says; `max_attempts` or `unlimited` replace its number and
-    the queue's. With `deferred` the attempt could not even start (no handler, no readable payload):
-    it waits, and only the next claim judges the count. One whose reason is UNREGISTERED as well
-    uses up no attempt: it is counted by itself.
+    quarantines at once; `policy` is what the handler says; `max_attempts` or `unlimited` replace
+    its number and the queue's. With `deferred` the attempt could not even start (no handler, no
+    readable payload): it waits, and only the next claim judges the count. One whose reason is
+    UNREGISTERED as well uses up no attempt: it is counted by itself.
     """
 
     id: int

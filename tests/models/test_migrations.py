@@ -181,8 +181,17 @@ def test_a_way_back_that_is_refused_leaves_every_message_to_be_handled(
 
 
 BUSY = importlib.import_module("deadletter.migrations._busy_table")
-#: What 0013 adds to messages.
-NEW = {"reason_counts", "unregistered_count", "origin", "death", "fingerprint", "died_at"}
+#: What 0013 adds to messages, and to poison records.
+NEW = {
+    "reason_counts",
+    "unregistered_count",
+    "unregistered_at",
+    "origin",
+    "death",
+    "fingerprint",
+    "died_at",
+}
+NEW_OF_POISON = {"origin", "death", "moved_at"}
 
 
 @pytest.fixture
@@ -205,7 +214,7 @@ def test_the_columns_of_the_rules_come_and_go_with_rows_in_place(back_to_0012):
     kept = [{name: new[name] for name in old} for old, new in zip(before, after, strict=True)]
     assert kept == before
     added = [new.keys() - old.keys() for old, new in zip(before, after, strict=True)]
-    assert added == [NEW, {"origin"}]
+    assert added == [NEW, NEW_OF_POISON]
     assert all(new[name] is None for names, new in zip(added, after, strict=True) for name in names)
 
 
@@ -257,5 +266,5 @@ def test_the_indexes_of_messages_are_built_while_others_write(back_to_0012):
 
     built = [query["sql"] for query in queries if "INDEX" in query["sql"]]
     of_messages = [sql for sql in built if 'ON "deadletter_message"' in sql]
-    assert len(of_messages) == 3
+    assert len(of_messages) == 4
     assert all("CONCURRENTLY" in sql for sql in of_messages)
