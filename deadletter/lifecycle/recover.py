@@ -150,6 +150,9 @@ def hurry(tx: Transaction, message_ids: Iterable[int]) -> Verdicts:
         _rows(tx, message).update(
             available_at=tx.time(),
             attempts=0,
+            reason_counts=None,
+            unregistered_count=None,
+            unregistered_at=None,
             status=F("status").bitand(~int(Status.FAILED)),
         )
         return ""
