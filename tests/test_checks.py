@@ -103,6 +103,12 @@ def test_a_bad_value_is_an_error_that_names_its_key(settings, key, value):
         ({"mail": {"max_attempts": -1}}, "max_attempts: "),
         ({"mail": {"jitter": 2}}, "jitter: "),
         ({"mail": {"backoff_base": "soon"}}, "backoff_base: "),
+        ({"mail": {"unregistered_attempts": -1}}, "unregistered_attempts: "),
+        (
+            {"mail": {"reason_policies": {"UNKNOWN": {"max_attempts": -1}}}},
+            "reason_policies: UNKNOWN: max_attempts: expected a whole number",
+        ),
+        ({"mail": {"reason_policies": {"OUTAGE": {}}}}, "reason_policies: 'OUTAGE' is not a"),
         ({"mail": {"on_poison": "explode"}}, "on_poison: "),
         ({"mail": {"dead_queue": "mail"}}, "dead_queue: a queue cannot be its own dead queue."),
         ({"mail": {"dead_queue": "gone"}}, "dead_queue: 'gone' is not declared"),

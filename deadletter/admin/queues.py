@@ -98,7 +98,17 @@ class QueueAdmin(StrictLookups):
         (None, {"fields": ("name",)}),
         (
             _("Retries"),
-            {"fields": ("max_attempts", "backoff_base", "backoff_cap", "jitter", "cooldown")},
+            {
+                "fields": (
+                    "max_attempts",
+                    "unregistered_attempts",
+                    "backoff_base",
+                    "backoff_cap",
+                    "jitter",
+                    "cooldown",
+                    "reason_policies",
+                )
+            },
         ),
         (_("Time limits"), {"fields": ("lease_timeout", "expire_timeout")}),
         (_("Dead messages"), {"fields": ("on_poison", "dead_queue", "poison_retention")}),
@@ -209,6 +219,8 @@ class QueueAdmin(StrictLookups):
     @admin.display(description=_("policy"))
     def policy(self, queue: Queue) -> Any:
         parts = [_tries(queue), _delay(queue), _dead_messages(queue), queue.stream_policy]
+        if queue.reason_policies:
+            parts.insert(2, gettext("other numbers for some reasons"))
         return format_html_join(
             " ", '<span class="deadletter-part">{}</span>', ((part,) for part in parts)
         )

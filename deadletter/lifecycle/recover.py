@@ -170,6 +170,7 @@ _FRESH: dict[str, Any] = {
     "status": F("status").bitand(~int(Status.FAILED)),
     "reason_counts": None,
     "unregistered_count": None,
+    "unregistered_at": None,
 }
 
 

@@ -47,7 +47,8 @@ class ReasonPoliciesField(_JSONField):
         try:
             value = as_json(value)
         except ValueError as error:
-            raise ValidationError(str(error), code="invalid") from None
+            # Not "invalid": forms have a text of their own for that.
+            raise ValidationError(str(error), code="reason_policies") from None
         return super().clean(value, model_instance)
 
     def deconstruct(self) -> Any:

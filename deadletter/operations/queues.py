@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -19,10 +20,12 @@ from .queue_names import matching_queues
 #: The fields of a policy, in the order people are shown them.
 POLICY = (
     "max_attempts",
+    "unregistered_attempts",
     "backoff_base",
     "backoff_cap",
     "jitter",
     "cooldown",
+    "reason_policies",
     "lease_timeout",
     "expire_timeout",
     "on_poison",
@@ -46,7 +49,10 @@ def create_queue(
     def work(tx: Transaction) -> Queue:
         queue = Queue(name=name, **_resolved(name, policy, alias))
         queue.save(using=alias, force_insert=True)
-        _record(tx, Act.EDIT_QUEUE, queue, by, {"created": True, **policy}, why)
+        given = {field: value for field, value in policy.items() if field != "reason_policies"}
+        if "reason_policies" in policy:
+            given["reason_policies"] = queue.reason_policies
+        _record(tx, Act.EDIT_QUEUE, queue, by, {"created": True, **given}, why)
         return queue
 
     return in_transaction(work, using=alias)
@@ -71,7 +77,7 @@ def set_queue(
             setattr(queue, field, value)
         queue.save(using=alias)
         changes = {
-            field: f"{old} → {getattr(queue, field)}"
+            field: f"{_shown(old)} → {_shown(getattr(queue, field))}"
             for field, old in before.items()
             if old != getattr(queue, field)
         }
@@ -184,6 +190,10 @@ def _resolved(name: str, policy: dict[str, Any], alias: str) -> dict[str, Any]:
     return policy
 
 
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str) if isinstance(value, dict) else str(value)
+
+
 def _record(
     tx: Transaction,
     act: Act,
@@ -192,7 +202,7 @@ def _record(
     changes: dict[str, Any],
     why: str = "",
 ) -> None:
-    detail = {key: str(value) for key, value in changes.items()}
+    detail = {key: _shown(value) for key, value in changes.items()}
     entry = audit.record(
         tx,
         audit.Opening(act=act, by=by, why=why, selection={"queue": queue.name}, detail=detail),

@@ -85,6 +85,14 @@ def test_a_dead_queue_that_is_chosen_is_used(admin_client: Client, db) -> None:
         ({"lease_timeout": "0"}, "lease_timeout", "longer than nothing"),
         ({"expire_timeout": "5"}, "expire_timeout", "Must not be shorter"),
         ({"backoff_base": "-5"}, "backoff_base", "valid duration"),
+        ({"unregistered_attempts": "-1"}, "unregistered_attempts", "greater than or equal to 0"),
+        ({"reason_policies": "{"}, "reason_policies", "valid JSON"),
+        ({"reason_policies": "[1]"}, "reason_policies", "expected an object"),
+        (
+            {"reason_policies": '{"UNKNOWN": {"backoff_base": -1}}'},
+            "reason_policies",
+            "UNKNOWN: backoff_base: ",
+        ),
     ],
 )
 def test_a_bad_policy_is_a_form_error(
@@ -172,6 +180,29 @@ def test_a_queue_that_came_into_use_in_the_meantime_stays(
     response = admin_client.post(url("queue", "delete", queue.pk), {"post": "yes"}, follow=True)
 
     assert "The queue was not deleted. in use" in response.content.decode()
+
+
+def test_limits_of_unknown_names_and_policies_by_reason_are_edited_and_audited(
+    admin_client: Client, db
+) -> None:
+    queue = Queue.objects.create(name="mail", max_attempts=3)
+    page = url("queue", "change", queue.pk)
+    policies = '{"VALIDATION_FAILURE": {"max_attempts": 1}}'
+
+    admin_client.post(page, form(unregistered_attempts=8, reason_policies=policies))
+
+    queue.refresh_from_db()
+    assert (queue.unregistered_attempts, queue.reason_policies) == (
+        8,
+        {"VALIDATION_FAILURE": {"max_attempts": 1}},
+    )
+    assert AuditEntry.objects.get().detail == {
+        "unregistered_attempts": "None → 8",
+        "reason_policies": f"{{}} → {policies}",
+    }
+    html = admin_client.get(page).content.decode()
+    assert "VALIDATION_FAILURE" in html
+    assert "other numbers for some reasons" in admin_client.get(url("queue")).content.decode()
 
 
 def test_the_list_shows_the_policies(admin_client: Client, db) -> None:

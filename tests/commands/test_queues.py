@@ -56,7 +56,7 @@ def test_a_queue_is_created_changed_paused_and_resumed(cli, clock):
         "queues", "set", "mail", "cooldown=none", "dead_queue=mail.dead", "on_poison=dead_queue",
         "jitter=0.5", "--by", "ann", "--why", "busy",
     ).code == 0  # fmt: skip
-    assert cli("queues", "pause", "mail").lines[2] == "paused            True"
+    assert cli("queues", "pause", "mail").lines[2] == "paused                 True"
 
     queue = Queue.objects.get(name="mail")
     assert (queue.max_attempts, queue.cooldown, queue.paused) == (3, None, True)
@@ -86,6 +86,17 @@ def test_a_queue_is_created_changed_paused_and_resumed(cli, clock):
         (["set", "default", "max_atempts=1"], "a queue has no field 'max_atempts'"),
         (["set", "default", "max_attempts=many"], "max_attempts: invalid literal"),
         (["set", "default", "max_attempts=-1"], "max_attempts: "),
+        (["set", "default", "unregistered_attempts=-1"], "unregistered_attempts: "),
+        (["set", "default", "reason_policies={"], "reason_policies: Expecting"),
+        (["set", "default", "reason_policies=[1]"], "reason_policies: expected an object"),
+        (
+            ["set", "default", 'reason_policies={"OUTAGE": {}}'],
+            "reason_policies: 'OUTAGE' is not a failure reason (there are: TRANSPORT_UNAVAILABLE",
+        ),
+        (
+            ["set", "default", 'reason_policies={"UNKNOWN": {"max_attempts": "3"}}'],
+            "reason_policies: UNKNOWN: max_attempts: expected a whole number",
+        ),
         (["set", "default", "jitter=2"], "jitter: "),
         (["set", "default", "jitter=nan"], "jitter: Must be a number from 0 to 1"),
         (["set", "default", "cooldown=soon"], "cooldown: expected a duration"),
@@ -112,6 +123,25 @@ def test_a_bad_policy_is_refused_with_words(cli, clock, arguments, problem):
     assert "\x1b" not in result.err
     assert list(Queue.objects.values()) == before
     assert entries() == []
+
+
+def test_policies_by_reason_are_set_shown_and_taken_away(cli, clock):
+    policies = '{"TRANSPORT_UNAVAILABLE": {"max_attempts": 20}}'
+
+    result = cli("queues", "set", "default", f"reason_policies={policies}")
+    assert f"reason_policies        {policies}" in result.lines
+    assert cli("queues", "set", "default", "unregistered_attempts=none").code == 0
+
+    queue = Queue.objects.get()
+    assert queue.reason_policies == {"TRANSPORT_UNAVAILABLE": {"max_attempts": 20}}
+    assert queue.unregistered_attempts is None
+    assert cli("queues").lines[-1].endswith("strict, differs by reason (1)")
+    assert [entry.detail for entry in AuditEntry.objects.order_by("pk")] == [
+        {"reason_policies": f"{{}} → {policies}"},
+        {"unregistered_attempts": "10 → None"},
+    ]
+    result = cli("queues", "set", "default", "reason_policies=none", "--format", "json")
+    assert result.json["reason_policies"] == {}
 
 
 def test_a_queue_is_deleted_and_leaves_an_entry(cli, clock, policy):

@@ -564,3 +564,16 @@ def test_a_retry_by_a_person_forgets_what_failed_before(clock, policy):  # D15
 
     row = Message.objects.get()
     assert (row.attempts, row.reason_counts) == (0, None)
+
+
+def test_a_retry_of_a_waiting_message_forgets_what_failed_before(clock):
+    message = send("mail")
+    batch = claim()
+    fail(batch.token, [Failure(message.id, reason=BUG)])
+    Message.objects.update(unregistered_count=3, unregistered_at=clock.now)
+
+    operations.retry_now([message.id])
+
+    row = Message.objects.get()
+    assert (row.attempts, row.reason_counts) == (0, None)
+    assert (row.unregistered_count, row.unregistered_at) == (None, None)

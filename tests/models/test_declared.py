@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
@@ -34,6 +36,37 @@ def test_declared_queues_are_created_with_their_policy(settings):
     queue = Queue.objects.get(name="mail")
     assert (queue.max_attempts, queue.stream_policy) == (3, "halt")
     assert queue.backoff_base.total_seconds() == 10
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits"),
+    [
+        ({}, (5, 10)),
+        ({"max_attempts": 5}, (5, None)),
+        ({"max_attempts": None}, (None, None)),
+        ({"unregistered_attempts": 3}, (5, 3)),
+        ({"unregistered_attempts": None}, (5, None)),
+    ],
+)
+def test_a_queue_that_names_no_attempts_waits_five_minutes_for_a_handler(settings, policy, limits):
+    settings.DEADLETTER = {"QUEUES": {"mail": policy}}
+
+    migrate()
+
+    queue = Queue.objects.get(name="mail")
+    assert (queue.max_attempts, queue.unregistered_attempts) == limits
+    assert Queue(name="by.hand").unregistered_attempts is None
+
+
+def test_policies_by_reason_are_declared_with_durations(settings):
+    policies = {"TRANSPORT_UNAVAILABLE": {"max_attempts": 20, "backoff_base": timedelta(seconds=5)}}
+    settings.DEADLETTER = {"QUEUES": {"mail": {"reason_policies": policies}}}
+
+    migrate()
+
+    assert Queue.objects.get(name="mail").reason_policies == {
+        "TRANSPORT_UNAVAILABLE": {"max_attempts": 20, "backoff_base": 5.0}
+    }
 
 
 def test_what_an_operator_edited_is_not_overwritten(settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -55,7 +56,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "fields",
         nargs="*",
         metavar="field=value",
-        help=f"{', '.join(POLICY)}; durations as 90, 90s, 2h, 3d; none for no value",
+        help=f"{', '.join(POLICY)}; durations as 90, 90s, 2h, 3d; none for no value; "
+        "reason_policies as JSON",
     )
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
@@ -191,10 +193,14 @@ def _summary(queue: Queue) -> str:
     target = f"to {queue.dead_queue.name}" if moves and queue.dead_queue else queue.on_poison
     kept = queue.poison_retention
     parts = [limit, wait, f"lease {shown_span(queue.lease_timeout)}", target, queue.stream_policy]
+    if queue.reason_policies:
+        parts.append(f"differs by reason ({len(queue.reason_policies)})")
     return ", ".join([*parts, *([f"kept {shown_span(kept)}"] if kept is not None else [])])
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return plain(json.dumps(value)) if value else "none"
     return "none" if value is None else str(value)
 
 
@@ -218,8 +224,10 @@ def _read(field: str, value: str) -> Any:
     try:
         if field in _DURATIONS:
             return float(value) if value[:1].isdigit() and value[-1:].isdigit() else span(value)
-        if field == "max_attempts":
+        if field in ("max_attempts", "unregistered_attempts"):
             return int(value)
+        if field == "reason_policies":
+            return json.loads(value)
         return float(value) if field == "jitter" else value
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise usage(f"{field}: {error}") from None
