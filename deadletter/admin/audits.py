@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db import router
 from django.db.models import Q
 from django.http import HttpRequest
@@ -15,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..failures import printable
 from ..models import Act, AuditedMessage, AuditEntry
+from ..operations.outcomes import attach_outcomes, outcomes_of, settle_rows
 from .links import link
 from .readonly import ReadOnlyAdmin, as_id
 from .showing import show_text
@@ -53,6 +55,16 @@ class PersonFilter(admin.SimpleListFilter):
         return queryset.filter(by=self.value())
 
 
+class AuditList(ChangeList):
+    """Reads what became of all messages of the page at once."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        entries: list[Any] = list(self.result_list)
+        attach_outcomes(entries)
+        self.result_list = entries
+
+
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
     list_display = ("at", "person", "act", "what", "why_start", "came_of_it")
@@ -77,6 +89,9 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         "shown_selection": "selection_without_text",
         "selection": "selection_without_text",
     }
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return AuditList
 
     def matches(self, term: str) -> Q:
         id = as_id(term)
@@ -121,11 +136,13 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def became(self, entry: AuditEntry) -> str:
         if entry.act != Act.RETRY:
             return "-"
+        now = outcomes_of(entry)
         known = (
-            (gettext("%(n)s succeeded"), entry.succeeded),
-            (gettext("%(n)s died again of the same"), entry.died_same),
-            (gettext("%(n)s died of another cause"), entry.died_other),
-            (gettext("%(n)s not known yet"), entry.open),
+            (gettext("%(n)s succeeded"), now.succeeded),
+            (gettext("%(n)s died again of the same"), now.died_same),
+            (gettext("%(n)s died of another cause"), now.died_other),
+            (gettext("%(n)s removed before they were handled"), now.removed),
+            (gettext("%(n)s wait or run"), now.open),
         )
         return ", ".join(text % {"n": n} for text, n in known if n) or "-"
 
@@ -145,6 +162,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def touched(self, entry: AuditEntry) -> str:
         rows = entry.messages.using(entry._state.db).order_by("pk")[: NAMED + 1]
         found = list(rows)
+        settle_rows(found, using=entry._state.db)
         site = self.admin_site.name
         context = {
             "rows": found[:NAMED],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from .. import clock
 from ..models import BulkJob, Queue, WorkerProcess
 from ..operations import PoisonFilter
 from ..operations import bulk as operations
+from ..operations.outcomes import attach_outcomes, outcomes_of
 from ..patterns import Served
 from .command_line import command_for
 from .pages import alias, need, render, rights, tell, url, write_log
@@ -40,7 +42,7 @@ def jobs(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "jobs",
         gettext("Background jobs"),
         tab="jobs",
-        jobs=[Progress(job) for job in rows],
+        jobs=_progress(rows),
     )
 
 
@@ -79,13 +81,22 @@ def job(model_admin: Any, request: HttpRequest, job_id: int) -> HttpResponse:
     )
 
 
+def _progress(rows: Iterable[BulkJob]) -> list[Progress]:
+    jobs = list(rows)
+    attach_outcomes([job.entry for job in jobs], using=alias())
+    return [Progress(job) for job in jobs]
+
+
 class Progress:
-    """A job in numbers."""
+    """A job in numbers, and what has become of its messages by now."""
 
     def __init__(self, job: BulkJob) -> None:
         self.job = job
         self.entry = job.entry
+        self.outcomes = outcomes_of(job.entry)
         self.over = job.state in (BulkJob.State.DONE, BulkJob.State.CANCELLED)
+        #: Whether nothing on its page will change any more.
+        self.settled = self.over and not self.outcomes.open
         self.looked_at = job.done + job.refused
         # What somebody else took in the meantime is neither done nor refused.
         self.total = max(job.total, self.looked_at)

@@ -233,9 +233,6 @@ def _said(acts: Sequence[Any], dead: Any, copy: Any) -> str:
     last = acts[0]
     if last.outcome:
         return gettext("It ended: %(outcome)s.") % {"outcome": last.get_outcome_display()}
-    if last.is_open:
-        # Completed messages are entered by the sweep; in no queue and not dead, it was completed.
-        return gettext("It was retried and has been handled since: it succeeded.")
     return gettext("It is in no queue any more. The last that is known of it is below.")
 
 

@@ -12,6 +12,7 @@ from django.db.models import F
 from ..failures import printable
 from ..lifecycle.transaction import Transaction
 from ..models import Act, AuditedMessage, AuditEntry, PoisonRecord
+from .outcomes import settle_rows
 
 #: Ids kept in an entry; the messages of retries and removals have rows of their own.
 _IDS = 1_000
@@ -77,5 +78,8 @@ def of_ids(ids: Sequence[int]) -> dict[str, Any]:
 
 def trail(message_id: int, *, using: str | None = None) -> list[AuditedMessage]:
     """Return what people did to a message, newest first."""
-    rows = AuditedMessage.objects.using(using or router.db_for_write(AuditedMessage))
-    return list(rows.filter(message_id=message_id).select_related("entry").order_by("-id")[:100])
+    alias = using or router.db_for_write(AuditedMessage)
+    rows = AuditedMessage.objects.using(alias).filter(message_id=message_id)
+    found = list(rows.select_related("entry").order_by("-id")[:100])
+    settle_rows(found, using=alias)
+    return found

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from deadletter import clock, operations
+from deadletter import clock, lifecycle, operations
 from deadletter.models import Act, BulkJob, Message, PoisonRecord, WorkerProcess
 from deadletter.operations import PoisonFilter, bulk
 
@@ -63,11 +63,23 @@ def test_a_finished_job_stops_refreshing_and_says_what_became_of_the_messages(
     response = see(admin_client, job)
     html = response.content.decode()
 
+    # All are back in their queue, and what becomes of them is followed.
     assert response.context["progress"].percent == 100
+    assert "2 wait or run" in html
+    assert 'data-over="1"' not in html
+    assert "http-equiv" in html
+    assert 'value="pause"' not in html
+
+    claimed = lifecycle.claim(["default"], limit=2, worker="w")
+    lifecycle.complete(claimed.token, claimed.ids[:1])
+    assert "1 succeeded" in see(admin_client, job).content.decode()
+    lifecycle.complete(claimed.token, claimed.ids[1:])
+    html = see(admin_client, job).content.decode()
+
+    assert "2 succeeded" in html
+    assert "0 wait or run" in html
     assert 'data-over="1"' in html
     assert "http-equiv" not in html
-    assert "2 not known yet" in html
-    assert 'value="pause"' not in html
 
 
 def test_a_record_taken_by_somebody_else_is_not_counted_as_done(admin_client: Client, job) -> None:

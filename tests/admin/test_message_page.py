@@ -143,7 +143,7 @@ def test_an_ended_message_says_what_became_of_it_and_who_did_what(
 
     assert "It is dead: its poison record has it." in dead
     assert url("poisonrecord", "change", poison.pk) in dead
-    assert "it succeeded" in before_the_sweep
+    assert "It ended: succeeded." in before_the_sweep
     assert "It ended: succeeded." in after
     for page in (before_the_sweep, after):
         assert "by ada" in page

@@ -16,7 +16,7 @@
         });
     }
 
-    // The page of a job asks for its own middle part until the job is over.
+    // The page of a job asks for its own middle part until nothing of it changes any more.
     const job = document.getElementById("dl-job");
     const follow = async () => {
         if (!job || job.querySelector("[data-over]")) {

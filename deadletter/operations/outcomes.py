@@ -1,0 +1,175 @@
+"""
+What became of retried messages, as of now.
+
+The sweep adds outcomes up into the entries, a batch at a time, and finds what has been completed;
+between two sweeps an entry knows less than its messages do. So whoever shows an entry adds what is
+known beyond it: rows that are still open, with the outcome of a death, or without one and with no
+message in any queue, which is what the sweep calls completed. Reads only, LOOK rows at most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from django.db import router
+from django.db.models import Exists, OuterRef
+
+from ..models import Act, AuditedMessage, AuditEntry, Message
+from .bounded import by_index
+
+#: Open rows of all entries that are looked at, oldest first.
+LOOK = 10_000
+#: When there are more, entries of at most so many messages are looked at one by one.
+SMALL = 1_000
+#: Rows asked about in one statement: SQLite takes no more parameters on some machines.
+_CHUNK = 900
+
+#: How often everything is read when a sweep interferes.
+_TRIES = 3
+_NUMBERS = ("done", "succeeded", "died_same", "died_other")
+
+_Outcome = AuditedMessage.Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """What became of the messages of a retry."""
+
+    succeeded: int = 0
+    died_same: int = 0
+    died_other: int = 0
+    removed: int = 0
+    #: Waiting or running.
+    open: int = 0
+
+
+def attach_outcomes(entries: Iterable[AuditEntry], *, using: str | None = None) -> None:
+    """
+    Give each entry its `outcomes`.
+
+    A sweep that commits between the read of the entries and that of the rows moves numbers from
+    one to the other: the entries are read again, and when they changed, so is everything.
+    """
+    alias = using or router.db_for_write(AuditedMessage)
+    found = list(entries)
+    unsettled = [entry for entry in found if entry.act == Act.RETRY and entry.open]
+    for _ in range(_TRIES):
+        look = _Look(alias)
+        for entry in found:
+            entry.outcomes = look.of(entry)  # type: ignore[attr-defined]
+        if not _changed(unsettled, alias):
+            return
+
+
+def outcomes_of(entry: AuditEntry) -> Outcomes:
+    """Return what became of the messages of one entry."""
+    if not hasattr(entry, "outcomes"):
+        attach_outcomes([entry], using=entry._state.db)
+    return entry.outcomes  # type: ignore[attr-defined, no-any-return]
+
+
+def _changed(entries: Sequence[AuditEntry], using: str) -> bool:
+    """Bring the numbers of these entries up to date; return whether any of them was not."""
+    rows = AuditEntry.objects.using(using).filter(pk__in=[entry.pk for entry in entries])
+    current = {row["pk"]: row for row in rows.values("pk", *_NUMBERS)} if entries else {}
+    changed = False
+    for entry in entries:
+        for name in _NUMBERS:
+            value = current.get(entry.pk, {}).get(name, getattr(entry, name))
+            changed |= value != getattr(entry, name)
+            setattr(entry, name, value)
+    return changed
+
+
+class _Look:
+    """Open rows at one moment; what entries share is read once, when asked."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+
+    def of(self, entry: AuditEntry) -> Outcomes:
+        known = Outcomes(
+            succeeded=entry.succeeded, died_same=entry.died_same, died_other=entry.died_other
+        )
+        if entry.act != Act.RETRY or not entry.open:
+            return known
+        found, whole = self._of_all
+        if whole:
+            return _add(known, found[entry.pk], entry.open)
+        if entry.done <= SMALL:
+            rows = list(self._open_rows().filter(entry=entry)[: SMALL + 1])
+            return _add(known, _by_entry(self._using, rows)[entry.pk], entry.open)
+        # Some of its open rows may be behind the look: the rest of the entry counts as open.
+        counts = found[entry.pk]
+        seen = sum(counts.values()) - counts[None]
+        return _add(known, Counter({**counts, None: entry.open - seen}), entry.open)
+
+    def _open_rows(self) -> Any:
+        rows = AuditedMessage.objects.using(self._using).filter(is_open=True).order_by("pk")
+        return rows.values_list("pk", "entry_id", "outcome")
+
+    @cached_property
+    def _of_all(self) -> tuple[defaultdict[int, Counter[int | None]], bool]:
+        with by_index(self._using):
+            rows = list(self._open_rows()[: LOOK + 1])
+        return _by_entry(self._using, rows[:LOOK]), len(rows) <= LOOK
+
+
+def settle_rows(rows: Sequence[AuditedMessage], *, using: str | None = None) -> None:
+    """Give rows that are still open the outcome the sweep would give them; nothing is stored."""
+    alias = using or router.db_for_write(AuditedMessage)
+    completed = _completed(alias, [row.pk for row in rows if row.is_open and not row.outcome])
+    for row in rows:
+        if row.pk in completed:
+            row.outcome = _Outcome.SUCCEEDED
+
+
+def _add(known: Outcomes, counts: Counter[int | None], unknown: int) -> Outcomes:
+    """
+    Add what open rows say. What an entry has not added up and no open row stands for was removed:
+    only removals are closed without being added up.
+    """
+    still = counts[None]
+    return Outcomes(
+        succeeded=known.succeeded + counts[_Outcome.SUCCEEDED],
+        died_same=known.died_same + counts[_Outcome.DIED_SAME],
+        died_other=known.died_other + counts[_Outcome.DIED_OTHER],
+        removed=counts[_Outcome.REMOVED] + max(0, unknown - sum(counts.values())),
+        open=still,
+    )
+
+
+def _by_entry(
+    using: str, rows: Sequence[tuple[int, int, int | None]]
+) -> defaultdict[int, Counter[int | None]]:
+    """Count rows by entry and outcome; None are those that wait or run."""
+    completed = _completed(using, [pk for pk, _entry, outcome in rows if outcome is None])
+    found: defaultdict[int, Counter[int | None]] = defaultdict(Counter)
+    for pk, entry, outcome in rows:
+        found[entry][_Outcome.SUCCEEDED if pk in completed else outcome] += 1
+    return found
+
+
+def _completed(using: str, pks: Sequence[int]) -> set[int]:
+    """
+    Return the rows whose message is in no queue and did not die.
+
+    Whether it died is asked again in the same statement: it may have since the rows were read.
+    """
+    rows = AuditedMessage.objects.using(using).filter(is_open=True, outcome=None)
+    there = Message.objects.using(using).filter(pk=OuterRef("message_id"))
+    found: set[int] = set()
+    with by_index(using):
+        for chunk in _chunks(pks):
+            gone = rows.filter(~Exists(there), pk__in=chunk)
+            found.update(gone.values_list("pk", flat=True))
+    return found
+
+
+def _chunks(pks: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(pks), _CHUNK):
+        yield pks[start : start + _CHUNK]
