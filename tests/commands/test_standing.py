@@ -38,7 +38,7 @@ def test_streams_that_stand_still_are_listed_with_what_holds_them(cli, clock, po
     found = cli("streams", "--format", "json").json
 
     assert result.code == 0
-    assert [line.split("  ") for line in result.lines[0:1]][0][0] == "queue"
+    assert result.lines[0].split()[0] == "queue"
     assert f"poison record {record.pk} halts it: retry or remove it" in result.lines[1]
     assert result.lines[2].endswith("its head failed and is tried again in 50 s")
     assert [(s["queue"], s["stream"], s["why"], s["message_id"]) for s in found] == [

@@ -82,7 +82,7 @@ def _table(screen: Screen, workers: list[WorkerProcess], now: datetime) -> None:
 
 
 def _is_alive(worker: WorkerProcess, now: datetime) -> bool:
-    return now - worker.seen_at <= timedelta(seconds=ALIVE)
+    return bool(now - worker.seen_at <= timedelta(seconds=ALIVE))
 
 
 def _running(worker: WorkerProcess) -> str:
