@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
@@ -16,6 +18,18 @@ class DeadletterConfig(AppConfig):
     def ready(self) -> None:
         from . import checks  # noqa: F401 - registers them
         from .declared import create_declared_queues
-        from .lifecycle import policies  # noqa: F401 - hears of edited queues
+        from .lifecycle import (
+            enqueue,
+            policies,  # noqa: F401 - hears of edited queues
+        )
 
         post_migrate.connect(create_declared_queues, sender=self)
+        enqueue.hear_names = _check_names
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Warn of names that no handler has. Called only while DEBUG is on."""
+    # Imported when it is needed: a web process has no other use for handlers.
+    from .worker import unknown_names
+
+    unknown_names.check(names)

@@ -30,7 +30,7 @@ PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Words in capitals that are nobody's constant but ours to mention.
 OTHER_CAPITALS = {"DEADLETTER", "DATABASE_URL", "INSTALLED_APPS", "LOGGING", "DATABASES", "NOTIFY"}
-OTHER_CAPITALS |= {"TIME_ZONE"}
+OTHER_CAPITALS |= {"TIME_ZONE", "DEBUG"}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

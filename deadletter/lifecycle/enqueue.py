@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import connections, router
 
 from .. import clock, points, sql, tracing
@@ -24,6 +25,10 @@ from .transaction import UNLIMITED, Transaction, in_transaction
 
 _NOTHING = timedelta(0)
 _MESSAGE = Kind.MESSAGE.value
+
+
+def hear_names(names: Iterable[str]) -> None:
+    """Hear what is sent while DEBUG is on. The app replaces it: handlers are known further up."""
 
 
 class Outgoing(NamedTuple):
@@ -76,6 +81,8 @@ def send(
             if not item.delay and item.at is None:
                 notify_after_commit(alias)
             announce_sent(alias, queue, [(rows[0][0], name)])
+            if settings.DEBUG:
+                hear_names([name])
             return _row(item, values, rows[0], alias)
         target = _queue(queue, alias)
         taken = key and Message.objects.using(alias).filter(queue=target, key=key).first()
@@ -105,6 +112,8 @@ def send_many(
         points.reach("send_many.stored")
         if rows:
             notify_after_commit(alias)
+        if settings.DEBUG:
+            hear_names(row["name"] for row in rows)
         return ids
 
     return in_transaction(work, using=alias, wait=UNLIMITED)

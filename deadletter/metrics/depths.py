@@ -9,21 +9,27 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import Count
+from django.db.models import Count, Min, Q
 
 from .. import clock
+from ..durations import LATEST
 from ..lifecycle.levels import oldest_due, priorities, read_levels
 from ..lifecycle.transaction import plan_by_index
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..operations import depths
 from ..operations.depths import FailedLook, waiting_depths
 from ..patterns import Served
+from ..status import Status
 from .board import OTHER
 
 #: Messages of a queue counted in a state; a depth that reaches it may be more.
 CAP = 100_000
 #: Of those that wait for a time, so many are told apart: what they wait for is in no index.
 TOLD_APART = depths.LOOK
+#: Attempts of failed messages, in bands: from so many to so many. As on the dashboard.
+BANDS = ((0, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 9), (10, None))
+#: Attempts after which a failed message is a candidate for poison.
+CANDIDATE = 10
 #: Seconds after which a worker that was not seen no longer counts as alive; it says so every 5.
 ALIVE = 30
 
@@ -41,6 +47,10 @@ class Depth:
     #: Processes that were seen lately and serve it.
     workers: int
     halted: int
+    #: Seconds until the first failed message is tried again; None: none waits for that.
+    next_retry: float | None = None
+    #: Seconds until the first scheduled message is due; None: none is scheduled.
+    next_scheduled: float | None = None
 
 
 @dataclass
@@ -51,6 +61,10 @@ class Depths:
     breakers: list[str] = field(default_factory=list)
     #: Running instances that wait for what was lost.
     stuck: int = 0
+    #: Failed messages by attempts: the oldest TOLD_APART, each band by its name.
+    attempts: dict[str, int] = field(default_factory=dict)
+    #: Of these, those that were tried CANDIDATE times and wait for another try.
+    candidates: int = 0
 
 
 def read_depths(using: str) -> Depths:
@@ -79,12 +93,18 @@ def _read_depths(using: str) -> Depths:
     stuck = _count(Instance.objects.using(using).stuck())
     serving = Served(served)
     found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
+    found.attempts, found.candidates = _attempts(using)
     queues = Queue.objects.using(using).order_by("name")
     dead = set(queues.filter(dead_queue__isnull=False).values_list("dead_queue_id", flat=True))
     levels = read_levels(using)
     oldest, named = oldest_due(levels, now=now), priorities(levels)
     failed = FailedLook(now, using)
     for queue in queues:
+        # Naming the priorities lets the claim's index lead to the time, however much else there is.
+        awake = Message.objects.using(using).filter(
+            queue=queue, priority__in=named.get(queue.name, [])
+        )
+        next_retry, next_scheduled = _next_times(awake.filter(available_at__gt=now))
         found.queues[queue.name] = Depth(
             states=_states(queue, named.get(queue.name, []), now, failed),
             oldest=(now - oldest.get(queue.name, now)).total_seconds(),
@@ -92,6 +112,8 @@ def _read_depths(using: str) -> Depths:
             is_dead_queue=queue.pk in dead,
             workers=serving.count(queue.name, is_dead_queue=queue.pk in dead),
             halted=_halted(queue, using),
+            next_retry=_seconds_to(next_retry, now),
+            next_scheduled=_seconds_to(next_scheduled, now),
         )
     return found
 
@@ -125,6 +147,48 @@ def _states(queue: Queue, named: list[int], now: datetime, failed: FailedLook) -
 
 def _count(rows: Any) -> int:
     return int(rows.order_by()[:CAP].count())
+
+
+def _next_times(rows: Any) -> tuple[datetime | None, datetime | None]:
+    """Return when the next retry and the next scheduled message are due, of the first that wait."""
+    leased, failed = Q(lease_token__isnull=False), Q(status__gte=int(Status.FAILED))
+    # PostgreSQL can hold times that Python has not.
+    readable = Q(available_at__lt=LATEST)
+    found = rows.order_by()[:TOLD_APART].aggregate(
+        next_retry=Min("available_at", filter=readable & ~leased & failed),
+        next_scheduled=Min("available_at", filter=readable & ~leased & ~failed),
+    )
+    return found["next_retry"], found["next_scheduled"]
+
+
+def _seconds_to(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else (moment - now).total_seconds()
+
+
+def failed_first(using: str) -> Any:
+    """The oldest TOLD_APART failed messages, as an index has them: the worst are among the old."""
+    rows = Message.objects.using(using).filter(status__gte=int(Status.FAILED))
+    return rows.order_by("pk")[:TOLD_APART]
+
+
+def _attempts(using: str) -> tuple[dict[str, int], int]:
+    counts = {
+        f"band_{n}": Count("pk", filter=Q(attempts__gte=low, attempts__lte=high or _MOST))
+        for n, (low, high) in enumerate(BANDS)
+    }
+    candidates = Count("pk", filter=Q(attempts__gte=CANDIDATE, available_at__isnull=False))
+    found = failed_first(using).aggregate(candidates=candidates, **counts)
+    return {_label(*band): found[f"band_{n}"] for n, band in enumerate(BANDS)}, found["candidates"]
+
+
+#: What no count of attempts is above.
+_MOST = 2**31 - 1
+
+
+def _label(low: int, high: int | None) -> str:
+    if high is None:
+        return f"{low}+"
+    return str(high) if low in (0, high) else f"{low}-{high}"
 
 
 def _halted(queue: Queue, using: str) -> int:

@@ -13,7 +13,7 @@ from prometheus_client.core import (
 )
 
 from .board import Distribution, Seen
-from .depths import CAP, TOLD_APART, Depths
+from .depths import CANDIDATE, CAP, TOLD_APART, Depths
 from .reading import Reading
 from .totals import Totals
 
@@ -136,8 +136,30 @@ def _depths(depths: Depths) -> Iterator[Metric]:
             "Streams that stand still until an operator retries or removes their poison.",
             {name: queue.halted for name, queue in depths.queues.items()},
         ),
+        (
+            "queue_next_retry_seconds",
+            "How long until the first failed message is tried again; without a value: none waits.",
+            _known({name: queue.next_retry for name, queue in depths.queues.items()}),
+        ),
+        (
+            "queue_next_scheduled_seconds",
+            "How long until the first scheduled message is due; without a value: none is.",
+            _known({name: queue.next_scheduled for name, queue in depths.queues.items()}),
+        ),
     ):
         yield _by_label(GaugeMetricFamily, name, text, "queue", values)
+    yield _by_label(
+        GaugeMetricFamily,
+        "failed_messages",
+        f"Messages that failed and are not done, by attempts: the oldest {TOLD_APART}.",
+        "attempts",
+        depths.attempts,
+    )
+    yield GaugeMetricFamily(
+        "deadletter_poison_candidates",
+        f"Of these, how many were tried {CANDIDATE} times or more and wait for another try.",
+        value=depths.candidates,
+    )
     yield GaugeMetricFamily(
         "deadletter_workers_alive", "Worker processes seen lately.", value=depths.workers
     )
@@ -153,6 +175,10 @@ def _depths(depths: Depths) -> Iterator[Metric]:
         "name",
         dict.fromkeys(depths.breakers, 1),
     )
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _by_label(

@@ -14,6 +14,7 @@ from deadletter.metrics import depths
 from deadletter.metrics.board import OTHER
 from deadletter.metrics.depths import read_depths, read_poison
 from deadletter.models import Breaker, Message, PoisonRecord, Queue, StreamPolicy, WorkerProcess
+from tests.operations.making import failed
 
 pytestmark = pytest.mark.django_db
 
@@ -85,6 +86,60 @@ def test_a_depth_is_counted_up_to_a_limit(clock, monkeypatch):
     [found] = read_depths("default").queues.values()
 
     assert found.states == EMPTY | {"pending": 3, "scheduled": 2}
+
+
+def test_the_next_retry_and_the_next_scheduled_message_are_told(clock):
+    [found] = read_depths("default").queues.values()
+    assert (found.next_retry, found.next_scheduled) == (None, None)
+    for name in ("first", "second"):
+        message = send(name)
+        batch = lifecycle.claim(limit=1)
+        lifecycle.fail(batch.token, [Failure(message.pk, error="no")])
+        clock.advance(20)
+    send("later", delay=500)
+    send("sooner", delay=300, priority=5)
+    send("active", priority=-5)
+    lifecycle.claim(limit=1)
+    unreadable = send("never", delay=900)
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE deadletter_message SET available_at = 'infinity' WHERE id = %s",
+                [unreadable.pk],
+            )
+
+    [found] = read_depths("default").queues.values()
+
+    assert (found.next_retry, found.next_scheduled) == (20, 300)
+    assert (found.states["failed"], found.states["scheduled"]) == (2, 3)
+
+
+def test_failed_messages_are_told_by_attempts_and_how_many_are_candidates(clock, monkeypatch):
+    send("plain")
+    for attempts in (1, 1, 2, 7, 10, 300):
+        message = failed(priority=-1)
+        Message.objects.filter(pk=message.pk).update(attempts=attempts)
+    parked = failed(priority=-1)
+    Message.objects.filter(pk=parked.pk).update(attempts=10, available_at=None)
+
+    found = read_depths("default")
+
+    bands = {"1": 2, "2": 1, "3": 0, "4": 0, "5": 0, "6-9": 1, "10+": 3}
+    assert (found.attempts, found.candidates) == (bands, 2)
+    assert operations.stats().candidates == 2
+    monkeypatch.setattr(depths, "TOLD_APART", 3)
+    assert sum(read_depths("default").attempts.values()) == 3
+
+
+def test_failed_messages_are_found_by_their_index(clock):
+    send_many([Outgoing("job") for _ in range(3_000)])
+    Message.objects.filter(pk=send("job").pk).update(status=32769)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    with depths._by_index("default"):
+        plan = depths.failed_first("default").values("attempts").explain()
+
+    assert "deadletter_failed" in plan
 
 
 def test_only_workers_seen_lately_are_alive(clock):

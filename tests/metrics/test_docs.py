@@ -33,8 +33,8 @@ def rows() -> list[Metric]:
     by_type = {"message": 1}
     pair = {("q", "n"): 1}
     totals = Totals(pair, pair, {("q", "n", "r"): 1}, by_type, by_type, by_type, by_type)
-    depth = Depth({"pending": 1}, 1.0, False, False, 1, 1)
-    depths = Depths({"q": depth}, 1, ["n"])
+    depth = Depth({"pending": 1}, 1.0, False, False, 1, 1, 1.0, 1.0)
+    depths = Depths({"q": depth}, 1, ["n"], attempts={"1": 1})
     return list(of_rows(Reading(totals, depths, by_type, 0.0)))
 
 

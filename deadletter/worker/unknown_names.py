@@ -1,0 +1,63 @@
+"""
+A warning for developers: a message was sent under a name that no handler has.
+
+In production another deployment may have the handler, and its messages wait for it. On a
+developer's machine it is nearly always a misspelling, which would show only in the worker's log.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable
+
+from ..failures import describe
+from ..instances import flows
+from ..logs import event
+from .registry import discover, registry
+
+#: Names warned of; no more are remembered, nor warned of.
+MOST = 1_000
+
+_warned: set[str] = set()
+_is_discovered = False
+
+
+def check(names: Iterable[str]) -> None:
+    """Warn of each name that nobody knows, once. Never raises: a send must not fail of it."""
+    try:
+        new = [name for name in dict.fromkeys(names) if name not in _warned]
+        if new and len(_warned) < MOST:
+            _look_for_handlers()
+            for name in new:
+                if registry.get(name) is None and not flows.versions(name):
+                    _warned.add(name)
+                    _warn(name)
+    except Exception as error:  # noqa: BLE001 - a module of handlers may raise anything
+        _warned.update(names)
+        event(
+            logging.WARNING,
+            "handlers_unreadable",
+            "it cannot be said whether what is sent has a handler: {error}",
+            error=describe(error).text,
+        )
+
+
+def _look_for_handlers() -> None:
+    global _is_discovered
+    if not _is_discovered:
+        # Set first: a module of handlers may send when it is imported.
+        _is_discovered = True
+        discover()
+
+
+def _warn(name: str) -> None:
+    close = difflib.get_close_matches(name, registry.names(), n=1, cutoff=0.75)
+    event(
+        logging.WARNING,
+        "name_unknown",
+        "message {name} was sent, and no handler in this project has that name{meant}. It waits, "
+        "and is poison in the end, unless a worker elsewhere knows it",
+        name=name,
+        meant=f" (did you mean {close[0]}?)" if close else "",
+    )
