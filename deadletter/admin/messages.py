@@ -90,6 +90,7 @@ class MessageAdmin(ReadOnlyAdmin):
         "when",
         "attempts",
         "stream",
+        "source",
     )
     list_display_links = ("id", "name")
     list_filter = (StateFilter, QueueFilter, AttemptsFilter)
@@ -124,7 +125,16 @@ class MessageAdmin(ReadOnlyAdmin):
         (_("Time"), {"fields": ("created_at", "available_at", "expires_at")}),
         (
             _("Origin"),
-            {"fields": ("kind", "of_instance", "execution_id", "activity_id", "source_id")},
+            {
+                "fields": (
+                    "kind",
+                    "of_instance",
+                    "execution_id",
+                    "activity_id",
+                    "source_id",
+                    "origin",
+                )
+            },
         ),
         (_("Acts"), {"fields": ("shown_trail",)}),
     )
@@ -258,6 +268,13 @@ class MessageAdmin(ReadOnlyAdmin):
         # Its page asks for its own permission.
         address = link(self.admin_site.name, "instance_change", quote(message.instance))
         return format_html('<a href="{}">{}</a>', address, shown) if address else shown
+
+    @admin.display(description=_("source"))
+    def source(self, message: Message) -> str:
+        """Say what it was elsewhere: in its origin, or in the queue where it died."""
+        if message.source_id is None:
+            return "-"
+        return f"{visible(message.origin or '', limit=80)}#{message.source_id}"
 
     @admin.display(description=_("stages reached"))
     def stages(self, message: Message) -> str:

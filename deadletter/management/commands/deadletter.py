@@ -11,7 +11,19 @@ from django.db import connections
 from django.db.utils import Error as DatabaseError
 
 from ...exceptions import LockNotAvailable
-from ..parts import alerts, health, instances, listing, queues, remove, retry, show, stats, waiting
+from ..parts import (
+    alerts,
+    health,
+    instances,
+    listing,
+    queues,
+    remove,
+    retry,
+    show,
+    stats,
+    transfer,
+    waiting,
+)
 from ..parts.screen import Screen, usage
 from ..parts.text import plain
 
@@ -28,6 +40,8 @@ PARTS = (
     ("stats", stats.HELP, stats.add, stats.run),
     ("queues", queues.HELP, queues.add, queues.run),
     ("purge", remove.HELP_PURGE, remove.add_purge, remove.run_purge),
+    ("export", transfer.HELP_EXPORT, transfer.add_export, transfer.run_export),
+    ("import", transfer.HELP_IMPORT, transfer.add_import, transfer.run_import),
     ("health", health.HELP, health.add, health.run),
     ("alerts", alerts.HELP, alerts.add, alerts.run),
 )
