@@ -85,6 +85,7 @@ class MessageAdmin(ReadOnlyAdmin):
         "reason",
         "error_start",
         "stream",
+        "source",
     )
     list_display_links = ("id", "name")
     list_filter = (StateFilter, QueueFilter, ReasonFilter, AttemptsFilter)
@@ -188,6 +189,13 @@ class MessageAdmin(ReadOnlyAdmin):
         }
         text = texts.get(message.state(now), gettext("in %(time)s"))
         return text % {"time": lasting(now, at)}
+
+    @admin.display(description=_("source"))
+    def source(self, message: Message) -> str:
+        """Say what it was elsewhere: in its origin, or in the queue where it died."""
+        if message.source_id is None:
+            return "-"
+        return f"{visible(message.origin or '', limit=80)}#{message.source_id}"
 
     @admin.display(description=_("hidden"))
     def hidden_text(self, message: Message) -> str:

@@ -70,7 +70,7 @@ def send(
         headers = tracing.joined(headers, trace)
     item = Outgoing(name, payload, stream, delay, at, expires_in, key, priority, headers)
     limit = get_settings().payload_limit
-    values = _checked(item, limit) | {"queue": _name("queue", queue)}
+    values = check_message(item, limit) | {"queue": _name("queue", queue)}
     alias = using or router.db_for_write(Message)
     connection = connections[alias]
     params = values | {"now": clock.transaction_time(connection), "writer": writer(connection)}
@@ -103,7 +103,7 @@ def send_many(
     _name("queue", queue)
     trace = tracing.context()
     limit = get_settings().payload_limit
-    rows = [_checked(message, limit, trace) for message in messages]
+    rows = [check_message(message, limit, trace) for message in messages]
     alias = using or router.db_for_write(Message)
 
     def work(tx: Transaction) -> list[int]:
@@ -123,7 +123,9 @@ asend = sync_to_async(send)
 asend_many = sync_to_async(send_many)
 
 
-def _checked(item: Outgoing, limit: int, trace: Mapping[str, str] | None = None) -> dict[str, Any]:
+def check_message(
+    item: Outgoing, limit: int, trace: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Refuse bad input at the door, naming the field; what passes, both databases can store."""
     if not isinstance(item, Outgoing):
         raise MessageRejected("messages", f"expected an Outgoing for each, got {shown(item)}")
@@ -137,8 +139,8 @@ def _checked(item: Outgoing, limit: int, trace: Mapping[str, str] | None = None)
         "kind": _MESSAGE,
         "payload": accept(payload, limit=limit),
         "headers": None if headers is None else _headers(headers, limit),
-        "stream": None if stream is None else _label("stream", stream),
-        "key": None if key is None else _label("key", key),
+        "stream": None if stream is None else check_label("stream", stream),
+        "key": None if key is None else check_label("key", key),
         "priority": checked_priority(priority),
         "at": None if at is None else _moment(at),
         "delay": _NOTHING if delay is None else _duration("delay", delay),
@@ -158,7 +160,7 @@ def _name(field: str, value: object) -> str:
     )
 
 
-def _label(field: str, value: object) -> str:
+def check_label(field: str, value: object) -> str:
     """Streams and keys come from data: any printable text will do."""
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
         raise MessageRejected(field, f"expected 1 to 200 characters of text, got {shown(value)}")

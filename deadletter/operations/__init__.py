@@ -10,6 +10,7 @@ from .filters import PoisonFilter
 from .groups import Group, get_group, list_groups, matrix
 from .health import Health, health
 from .hurrying import MessageFilter, retry_failed
+from .imports import Import, import_messages
 from .instances import (
     Cancellation,
     Effect,
@@ -55,6 +56,7 @@ __all__ = [
     "Group",
     "Health",
     "HeldStream",
+    "Import",
     "MessageFilter",
     "PoisonFilter",
     "Preview",
@@ -76,6 +78,7 @@ __all__ = [
     "get_poison",
     "get_stream",
     "health",
+    "import_messages",
     "list_groups",
     "list_instances",
     "list_messages",

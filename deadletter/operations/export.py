@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..lifecycle.transaction import in_transaction
-from ..models import Act, PoisonRecord
+from ..models import Act, Damaged, PoisonRecord
 from ..status import FailureReason
 from . import audit
 from .acting import alias_of
 from .filters import PoisonFilter
-from .redact import redact
+from .redact import redact, redact_history
 
 #: Records read at a time; payloads make them large.
 PIECE = 200
@@ -25,6 +25,9 @@ COLUMNS = (
     "name",
     "kind",
     "stream",
+    "key",
+    "priority",
+    "status",
     "attempts",
     "max_attempts",
     "reason",
@@ -36,11 +39,20 @@ COLUMNS = (
     "original_created_at",
     "poisoned_at",
     "poisoned_by",
+    "source_id",
+    "origin",
+    "instance",
+    "execution_id",
+    "activity_id",
     "payload",
+    "damaged",
     "headers",
+    "history",
 )
+#: A cell is no place for it.
+_NOT_IN_CSV = ("history",)
 #: Columns that need the permission to see payloads: texts of errors repeat what payloads hold.
-GUARDED = ("last_error", "payload", "headers")
+GUARDED = ("last_error", "payload", "damaged", "headers", "history")
 
 
 #: How a formula begins; the wide forms are what Japanese keyboards type.
@@ -52,6 +64,7 @@ def export_poison(
     *,
     format: str = "jsonl",
     payloads: bool = True,
+    reveal: bool = False,
     by: str | None = None,
     why: str = "",
     using: str | None = None,
@@ -59,6 +72,7 @@ def export_poison(
     """
     Return the lines. Without `payloads` (no permission to see them) GUARDED is left out.
 
+    With `reveal` secrets leave as they are: `import_messages` refuses rows that hide some.
     The audit entry is written before the first line leaves, and counts what has left.
     """
     if format not in ("jsonl", "csv"):
@@ -70,34 +84,43 @@ def export_poison(
         by=by,
         why=why,
         selection=fixed.as_dict(),
-        detail={"format": format, "payloads": payloads},
+        detail={"format": format, "payloads": payloads} | ({"reveal": True} if reveal else {}),
     )
-    return _lines(fixed, opening, format, payloads, alias)
+    columns = [
+        column
+        for column in COLUMNS
+        if (payloads or column not in GUARDED) and not (format == "csv" and column in _NOT_IN_CSV)
+    ]
+    return _lines(fixed, opening, format, columns, reveal, alias)
 
 
 def _lines(
-    wanted: PoisonFilter, opening: audit.Opening, format: str, payloads: bool, alias: str
+    wanted: PoisonFilter,
+    opening: audit.Opening,
+    format: str,
+    columns: list[str],
+    reveal: bool,
+    alias: str,
 ) -> Iterator[str]:
     entry = in_transaction(lambda tx: audit.record(tx, opening), using=alias)
-    columns = [column for column in COLUMNS if payloads or column not in GUARDED]
     if format == "csv":
         yield _csv_line(columns)
-    for piece in _pieces(wanted, alias, payloads):
+    for piece in _pieces(wanted, alias, columns):
         # Counted before it leaves: a reader who hangs up has got no more than the entry says.
         count = len(piece)
         in_transaction(lambda tx: audit.count(tx, entry, done=count), using=alias)  # noqa: B023
         for record in piece:
-            row = {column: _value(record, column) for column in columns}
+            row = {column: _value(record, column, reveal) for column in columns}
             if format == "jsonl":
                 yield json.dumps(row, ensure_ascii=False, default=str) + "\n"
             else:
                 yield _csv_line([_cell(row[column]) for column in columns])
 
 
-def _pieces(wanted: PoisonFilter, alias: str, payloads: bool) -> Iterator[list[PoisonRecord]]:
-    rows = wanted.records(alias)
-    if payloads:
-        rows = rows.defer(None).defer("history")
+def _pieces(wanted: PoisonFilter, alias: str, columns: list[str]) -> Iterator[list[PoisonRecord]]:
+    rows = wanted.records(alias).defer(None)
+    # "damaged" is said of the payload, which is a column where that is one.
+    rows = rows.only("id", *(column for column in columns if column != "damaged"))
     after = 0
     while True:
         piece = list(rows.filter(pk__gt=after)[:PIECE])
@@ -107,12 +130,18 @@ def _pieces(wanted: PoisonFilter, alias: str, payloads: bool) -> Iterator[list[P
         after = piece[-1].pk
 
 
-def _value(record: PoisonRecord, column: str) -> Any:
+def _value(record: PoisonRecord, column: str, reveal: bool) -> Any:
+    if column == "damaged":
+        return isinstance(record.payload, Damaged)
     value = getattr(record, column)
     if column in ("reason", "last_failure_reason"):
         return None if value is None else FailureReason.read(value).name
+    if column == "history":
+        return value if reveal else redact_history(value)
     if column in ("payload", "headers"):
-        return redact(value)
+        if not reveal:
+            return redact(value)
+        return value.text if isinstance(value, Damaged) else value
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 

@@ -46,6 +46,11 @@ def has_marker(value: Any) -> bool:
     return _find(value, frozenset(), "") is not None
 
 
+def find_marker(value: Any, path: str) -> str | None:
+    """Return the place of the first marker in a value, or None."""
+    return _find(value, frozenset(), path)
+
+
 def refuse_markers(value: Any) -> None:
     """Refuse a payload with a marker in it where there is nothing to put in its place."""
     found = _find(value, frozenset(), "payload")

@@ -710,12 +710,12 @@ UPDATE deadletter_message m
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
-        exception, frame, halts, poison_count, source_id, death, moved_at, instance, execution_id, activity_id,
+        exception, frame, halts, poison_count, source_id, origin, death, moved_at, instance, execution_id, activity_id,
         expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        r.attempts, r.max_attempts, m.fence, r.reason, r.verdict, m.failure_reason, m.error,
        m.history, r.fingerprint, r.exception, r.frame, r.halts,
-       m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, m.source_id, m.death,
+       m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, m.source_id, m.origin, m.death,
        CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
        m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
   FROM deadletter_message m
@@ -1046,10 +1046,11 @@ SELECT s.queue_id, s.stream, s.id, LEAST(GREATEST(s.created_at, '0001-01-03T00:0
  LIMIT %(limit)s;
 
 -- restore --
--- Put poisoned messages back under their own ids. No row: the id or the key is in use.
+-- Put poisoned messages back under their own ids. No row: the id, the key or the origin's id is in use. The id of where it was moved from
+-- means something in that queue only; with an origin it is who the message is.
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
-        available_at, failure_reason, error, history, poison_count, source_id, death, fingerprint,
+        available_at, failure_reason, error, history, poison_count, source_id, origin, death, fingerprint,
         died_at, instance, execution_id, activity_id, expires_at, created_at)
 SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload), p.headers,
        p.stream, p.key, p.priority, p.status & ~32768, 0, p.fence,
@@ -1058,7 +1059,7 @@ SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload
        CASE WHEN %(payload)s::text IS NULL THEN p.history ELSE
             p.history || jsonb_build_array(%(entry)s::jsonb || jsonb_build_object(
                 'at', %(now)s, 'original_payload', p.payload)) END,
-       p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END,
+       p.poison_count, CASE WHEN q.name = p.queue OR p.origin IS NOT NULL THEN p.source_id END, p.origin,
        -- back in its dead queue it has died once, as before
        CASE WHEN q.name = p.queue THEN p.death END,
        CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.fingerprint END,
@@ -1100,3 +1101,24 @@ SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s::text, m.payload)
  ORDER BY m.source_id + 0
     ON CONFLICT DO NOTHING
 RETURNING id, queue_id, stream;
+
+-- import_messages --
+-- Store messages of another system in a queue known by name, in the order given; says which were stored. The others are there already
+-- (their id in their origin, or their key), or the queue is missing. Whoever is storing the same id is waited for: the caller gives them
+-- in the order of those ids. What died here meanwhile is for the caller to look up, in a later statement: see lifecycle/imports.py.
+INSERT INTO deadletter_message
+       (queue_id, name, payload, headers, stream, key, priority, status, available_at, expires_at, failure_reason, error, history,
+        poison_count, source_id, origin, created_at)
+SELECT q.id, g.name, g.payload, g.headers, g.stream, g.key, g.priority, g.status, %(now)s, %(now)s + q.expire_timeout,
+       g.failure_reason, g.error, g.history, g.poison_count, g.source_id, %(origin)s, COALESCE(g.created_at, %(now)s)
+  FROM ROWS FROM (jsonb_to_recordset(%(rows)s::jsonb)
+       AS (name text, payload text, headers text, stream text, key text, priority smallint, status int, failure_reason smallint,
+           error text, history jsonb, poison_count int, source_id bigint, created_at timestamptz))
+       WITH ORDINALITY
+         AS g(name, payload, headers, stream, key, priority, status, failure_reason, error, history, poison_count, source_id,
+              created_at, place),
+       deadletter_queue q
+ WHERE q.name = %(queue)s
+ ORDER BY g.place
+    ON CONFLICT DO NOTHING
+RETURNING id, source_id;

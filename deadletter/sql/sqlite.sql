@@ -423,7 +423,7 @@ UPDATE deadletter_message
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
-        exception, frame, halts, poison_count, source_id, death, moved_at, instance, execution_id, activity_id,
+        exception, frame, halts, poison_count, source_id, origin, death, moved_at, instance, execution_id, activity_id,
         expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        json_extract(r.value, '$.attempts'), json_extract(r.value, '$.max_attempts'), m.fence,
@@ -431,7 +431,7 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
        json_extract(r.value, '$.verdict'), m.failure_reason, m.error, m.history,
        json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.exception'),
        json_extract(r.value, '$.frame'), json_extract(r.value, '$.halts'),
-       m.poison_count + (m.died_at IS NULL), m.source_id, m.death,
+       m.poison_count + (m.died_at IS NULL), m.source_id, m.origin, m.death,
        CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
        m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
   FROM json_each(%(rows)s) r
@@ -748,7 +748,7 @@ SELECT queue_id, stream, id, created_at FROM parked
 -- restore --
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
-        available_at, failure_reason, error, history, poison_count, source_id, death, fingerprint,
+        available_at, failure_reason, error, history, poison_count, source_id, origin, death, fingerprint,
         died_at, instance, execution_id, activity_id, expires_at, created_at)
 SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s, p.payload), p.headers, p.stream,
        p.key, p.priority, p.status & ~32768, 0, p.fence,
@@ -756,7 +756,7 @@ SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s, p.payload), p.h
        CASE WHEN %(payload)s IS NULL THEN p.history ELSE
             json_insert(p.history, '$[#]', json_set(%(entry)s,
                 '$.at', replace(%(now)s, ' ', 'T') || '+00:00', '$.original_payload', p.payload))
-       END, p.poison_count, CASE WHEN q.name = p.queue THEN p.source_id END,
+       END, p.poison_count, CASE WHEN q.name = p.queue OR p.origin IS NOT NULL THEN p.source_id END, p.origin,
        CASE WHEN q.name = p.queue THEN p.death END,
        CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.fingerprint END,
        CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.poisoned_at END,
@@ -795,3 +795,20 @@ SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s, m.payload), m.he
  ORDER BY m.source_id
     ON CONFLICT DO NOTHING
 RETURNING id, queue_id, stream;
+
+-- import_messages --
+INSERT INTO deadletter_message
+       (queue_id, name, payload, headers, stream, key, priority, status, available_at, expires_at, failure_reason, error, history,
+        poison_count, source_id, origin, created_at)
+SELECT q.id, json_extract(g.value, '$.name'), json_extract(g.value, '$.payload'), json_extract(g.value, '$.headers'),
+       json_extract(g.value, '$.stream'), json_extract(g.value, '$.key'), json_extract(g.value, '$.priority'),
+       json_extract(g.value, '$.status'), %(now)s, django_format_dtdelta('+', %(now)s, q.expire_timeout),
+       json_extract(g.value, '$.failure_reason'), json_extract(g.value, '$.error'), json_extract(g.value, '$.history'),
+       json_extract(g.value, '$.poison_count'), json_extract(g.value, '$.source_id'), %(origin)s,
+       COALESCE(json_extract(g.value, '$.created_at'), %(now)s)
+  FROM json_each(%(rows)s) g
+  JOIN deadletter_queue q ON q.name = %(queue)s
+ WHERE true
+ ORDER BY g.key
+    ON CONFLICT DO NOTHING
+RETURNING id, source_id;

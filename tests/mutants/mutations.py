@@ -20,6 +20,7 @@ NEIGHBOURS = "tests/lifecycle/test_stream_neighbours.py"
 POLICIES = "tests/lifecycle/test_stream_policies.py"
 LEVELS = "tests/lifecycle/test_levels.py"
 BUSY = "tests/worker/test_levels.py"
+IMPORTS = "tests/operations/test_imports.py"
 PATTERNS = "tests/lifecycle/test_patterns.py"
 REPLACEMENT = "tests/worker/test_replacement.py"
 COPIES = "tests/worker/test_copies.py"
@@ -911,6 +912,30 @@ def _levels() -> Iterator[Mutation]:
 def _quarantine() -> Iterator[Mutation]:
     """One place for every message, one record however many race."""
     for on in BOTH:
+        yield Mutation(
+            "import what has died already",
+            on,
+            [python("lifecycle/imports.py", "sorted(dead & found.stored.keys())", "()")],
+            [f"{IMPORTS}::test_a_second_import_ignores_what_waits_and_what_is_dead"],
+        )
+        yield Mutation(
+            "import a hidden value as it is shown",
+            on,
+            [python("operations/imports.py", "            _refuse_hidden(row)\n", "")],
+            [f"{IMPORTS}::test_a_redacted_export_is_refused_and_a_revealed_one_is_not"],
+        )
+        yield Mutation(
+            "forget the origin at the quarantine",
+            on,
+            [sql(on, "quarantine", "m.origin,", "NULL,")],
+            [f"{IMPORTS}::test_origin_and_id_survive_death_and_retry"],
+        )
+        yield Mutation(
+            "forget the origin's id at a retry into another queue",
+            on,
+            [sql(on, "restore", " OR p.origin IS NOT NULL", "")],
+            [f"{IMPORTS}::test_origin_and_id_survive_death_and_retry"],
+        )
         yield Mutation(
             "leave a poisoned message in its queue",
             on,

@@ -24,6 +24,7 @@ from ..parts import (
     show,
     stats,
     streams,
+    transfer,
     waiting,
     workers,
 )
@@ -47,6 +48,8 @@ PARTS = (
     ("workers", workers.HELP, workers.add, workers.run),
     ("queues", queues.HELP, queues.add, queues.run),
     ("purge", remove.HELP_PURGE, remove.add_purge, remove.run_purge),
+    ("export", transfer.HELP_EXPORT, transfer.add_export, transfer.run_export),
+    ("import", transfer.HELP_IMPORT, transfer.add_import, transfer.run_import),
     ("health", health.HELP, health.add, health.run),
     ("alerts", alerts.HELP, alerts.add, alerts.run),
 )

@@ -12,9 +12,22 @@ from ...status import FailureReason
 from .screen import Screen
 from .text import ago
 
-POISON = ("id", "message", "queue", "name", "stream", "tried", "deaths", "died", "reason", "error")
+POISON = (
+    "id",
+    "message",
+    "source",
+    "queue",
+    "name",
+    "stream",
+    "tried",
+    "deaths",
+    "died",
+    "reason",
+    "error",
+)
 MESSAGES = (
     "message",
+    "source",
     "queue",
     "name",
     "stream",
@@ -34,6 +47,7 @@ def poison_table(screen: Screen, records: Sequence[PoisonRecord], now: datetime)
             (
                 record.pk,
                 record.message_id,
+                source(record) or "-",
                 record.queue,
                 record.name,
                 record.stream or "-",
@@ -74,6 +88,7 @@ def poison_object(record: PoisonRecord) -> dict[str, Any]:
         "execution_id": record.execution_id,
         "activity_id": record.activity_id,
         "source_id": record.source_id,
+        "origin": record.origin,
         "original_created_at": record.original_created_at,
         "poisoned_at": record.poisoned_at,
         "poisoned_by": record.poisoned_by,
@@ -86,6 +101,7 @@ def message_table(screen: Screen, messages: Sequence[Message], now: datetime) ->
         [
             (
                 message.pk,
+                source(message) or "-",
                 message.queue.name,
                 message.name,
                 message.stream or "-",
@@ -123,8 +139,17 @@ def message_object(message: Message, now: datetime) -> dict[str, Any]:
         "instance": message.instance,
         "execution_id": message.execution_id,
         "activity_id": message.activity_id,
+        "source_id": message.source_id,
+        "origin": message.origin,
         "created_at": message.created_at,
     }
+
+
+def source(row: PoisonRecord | Message) -> str | None:
+    """Say what a message was elsewhere: in its origin, or in the queue where it died."""
+    if row.source_id is None:
+        return None
+    return f"#{row.source_id}" if row.origin is None else f"{row.origin}#{row.source_id}"
 
 
 def tried(attempts: int, limit: int | None) -> str:

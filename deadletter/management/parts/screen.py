@@ -68,8 +68,8 @@ class Screen:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("nothing was changed", returncode=1)
 
-    def progress(self, total: int) -> Progress:
-        """Return a reporter for long work: on a terminal, or where it was asked for."""
+    def progress(self, total: int | None) -> Progress:
+        """Return a reporter for long work (None: how long is not known), where somebody looks."""
         live = self.stderr.isatty()
         return Progress(self, total, live=live, silent=not live and not self.always_progress)
 
@@ -77,7 +77,7 @@ class Screen:
 class Progress:
     """Says how far it is, once a second."""
 
-    def __init__(self, screen: Screen, total: int, *, live: bool, silent: bool) -> None:
+    def __init__(self, screen: Screen, total: int | None, *, live: bool, silent: bool) -> None:
         self.screen, self.total, self.live, self.silent = screen, total, live, silent
         self.said = 0.0
 
@@ -86,11 +86,11 @@ class Progress:
         reset_queries()
         if self.silent:
             return
-        last = looked_at >= self.total
+        last = self.total is not None and looked_at >= self.total
         if time.monotonic() - self.said < 1 and not last:
             return
         self.said = time.monotonic()
-        text = f"{looked_at:,} of {self.total:,}"
+        text = f"{looked_at:,}" if self.total is None else f"{looked_at:,} of {self.total:,}"
         # On a terminal the line is written over itself.
         ending = "" if self.live and not last else "\n"
         start = "\r" if self.live else ""

@@ -22,7 +22,7 @@ from ...operations import (
 )
 from ...status import FailureReason, Status
 from .options import add_common, alias, number
-from .rows import message_object, poison_object, reason, tried
+from .rows import message_object, poison_object, reason, source, tried
 from .screen import Screen, usage
 from .selecting import where_now, why_no_message, why_no_poison
 from .text import ago, paragraph, plain
@@ -170,6 +170,7 @@ def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
         "",
         *_pairs(
             ("queue", record.queue),
+            ("source", source(record)),
             ("kind", record.kind),
             ("instance", record.instance),
             ("stream", record.stream),
@@ -195,6 +196,7 @@ def _message_head(message: Message, now: datetime, limit: int) -> list[str]:
         "",
         *_pairs(
             ("queue", message.queue.name),
+            ("source", source(message)),
             ("kind", message.kind),
             ("instance", message.instance),
             ("stream", message.stream),

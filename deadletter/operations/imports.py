@@ -1,0 +1,190 @@
+"""How do exported messages come back, here or in another installation? Each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..exceptions import MessageRejected
+from ..lifecycle.imports import Arrival, check_origin, import_in, look_in, read_arrival
+from ..lifecycle.transaction import Transaction, in_transaction
+from ..models import Act, AuditEntry
+from . import audit
+from .acting import after_pieces, alias_of
+from .bulk import Progress
+from .hidden_values import find_marker
+from .queue_names import require_queue
+
+#: Rows of one transaction, and characters of their payloads and histories.
+PIECE, SIZE = 500, 4_000_000
+
+
+@dataclass
+class Import:
+    """What became of the rows."""
+
+    #: Ids that messages had in their origin, in order: stored now, and there before.
+    imported: list[int] = field(default_factory=list)
+    ignored: list[int] = field(default_factory=list)
+    #: Why, by the number of the row; the first is 1.
+    refused: dict[int, str] = field(default_factory=dict)
+    #: The ids that imported messages have here, by those that they had.
+    ids: dict[int, int] = field(default_factory=dict)
+    rows: int = 0
+    #: The audit entry; 0 when nothing was imported or refused.
+    entry_id: int = 0
+
+
+def import_messages(
+    rows: Iterable[Any],
+    *,
+    origin: str,
+    queue: str | None = None,
+    by: str | None = None,
+    why: str = "",
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    using: str | None = None,
+) -> Import:
+    """
+    Store rows as `export_poison` writes them, as messages: due now, attempts 0, histories kept.
+
+    They go to `queue`, or each to the queue that it names. A message is known by `origin` and its
+    `message_id` there (rows of others may say `source_id`): one that the queue has, waiting or
+    dead, is ignored. A row is refused, and nothing of it stored, for what `send` refuses, for a
+    value that was hidden from the export, and when it belongs to an instance.
+
+    Piece by piece, each a transaction: after an interruption the same call goes on, and two that
+    race store nothing twice. Raises ValueError for a bad origin, UnknownQueue for a bad queue.
+    """
+    alias = alias_of(using)
+    check_origin(origin)
+    if queue is not None:
+        require_queue(queue, using=alias)
+    selection = {"origin": origin} | ({"queue": queue} if queue is not None else {})
+    work = _Importing(
+        origin=origin,
+        queue=queue,
+        opening=audit.Opening(act=Act.IMPORT, by=by, why=why, selection=selection),
+        dry_run=dry_run,
+        alias=alias,
+    )
+    for number, row in enumerate(rows, 1):
+        work.add(number, row)
+        if work.is_full:
+            work.flush()
+            if progress is not None:
+                progress(number)
+    work.flush()
+    if progress is not None:
+        progress(work.found.rows)
+    return work.found
+
+
+@dataclass
+class BadRow:
+    """Stands for a row that could not be read at all, and says why."""
+
+    problem: str
+
+
+@dataclass(kw_only=True)
+class _Importing:
+    """One import under way."""
+
+    origin: str
+    queue: str | None
+    opening: audit.Opening
+    dry_run: bool
+    alias: str
+    found: Import = field(default_factory=Import)
+    entry: AuditEntry | None = None
+    #: Of the piece under way: by queue and id, the number of the row and the message.
+    _piece: dict[tuple[str, int], tuple[int, Arrival]] = field(default_factory=dict)
+    _refused: dict[int, str] = field(default_factory=dict)
+    _repeated: list[int] = field(default_factory=list)
+    _size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        rows = len(self._piece) + len(self._refused) + len(self._repeated)
+        return rows >= PIECE or self._size >= SIZE
+
+    def add(self, number: int, row: Any) -> None:
+        """Check one row: keep it for the next transaction, or note why it is refused."""
+        self.found.rows += 1
+        try:
+            if isinstance(row, BadRow):
+                raise MessageRejected("row", row.problem)
+            arrival = read_arrival(row)
+            _refuse_hidden(row)
+            queue = self.queue if self.queue is not None else row.get("queue")
+            if not isinstance(queue, str):
+                raise MessageRejected("queue", "the row names none; say which")
+        except MessageRejected as error:
+            self._refused[number] = str(error)
+            return
+        if (queue, arrival.source_id) in self._piece:
+            self._repeated.append(arrival.source_id)
+            return
+        self._piece[queue, arrival.source_id] = number, arrival
+        self._size += arrival.size
+
+    def flush(self) -> None:
+        """Do what was collected in one transaction, and add it to what was done before."""
+        if not (self._piece or self._refused or self._repeated):
+            return
+        with after_pieces(len(self.found.imported)):
+            stored, ignored, refused, entry = in_transaction(self._store, using=self.alias)
+        self.entry = entry
+        self.found.entry_id = entry.pk if entry is not None else 0
+        self.found.imported += stored
+        self.found.ids |= {} if self.dry_run else stored
+        self.found.ignored += ignored
+        self.found.refused |= refused
+        self._piece, self._refused, self._repeated, self._size = {}, {}, [], 0
+
+    def _store(
+        self, tx: Transaction
+    ) -> tuple[dict[int, int], list[int], dict[int, str], AuditEntry | None]:
+        stored: dict[int, int] = {}
+        ignored, refused = list(self._repeated), dict(self._refused)
+        verb = look_in if self.dry_run else import_in
+        for queue in sorted({queue for queue, _ in self._piece}):
+            arrivals = [a for (name, _), (_, a) in self._piece.items() if name == queue]
+            arrived = verb(tx, arrivals, queue=queue, origin=self.origin)
+            stored |= arrived.stored
+            ignored += arrived.ignored
+            refused |= {self._piece[queue, id][0]: text for id, text in arrived.refused.items()}
+        entry = None if self.dry_run else self._write(tx, stored, ignored, refused)
+        return stored, sorted(ignored), dict(sorted(refused.items())), entry
+
+    def _write(
+        self,
+        tx: Transaction,
+        stored: Mapping[int, int],
+        ignored: list[int],
+        refused: Mapping[int, str],
+    ) -> AuditEntry | None:
+        """Write the act down with the first row that is imported or refused."""
+        entry = self.entry
+        if entry is None:
+            if not (stored or refused):
+                return None
+            entry = audit.record(tx, self.opening)
+        total = len(self.found.ignored) + len(ignored)
+        AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(detail={"ignored": total})
+        audit.name(tx, entry, list(stored.values()))
+        audit.count(tx, entry, done=len(stored), refused=len(refused))
+        return entry
+
+
+def _refuse_hidden(row: Mapping[str, Any]) -> None:
+    """A value that `redact` hid is not in the row: storing its marker would lose it for good."""
+    for name in ("payload", "headers", "history"):
+        found = find_marker(row.get(name), name)
+        if found is not None:
+            raise MessageRejected(
+                found, "is hidden by DEADLETTER['REDACT']: export it with its secrets (--reveal)"
+            )
