@@ -23,6 +23,10 @@ def link_to(base_url: str, alert: Alert) -> str:
 
 def _page(alert: Alert) -> tuple[str, dict[str, str]]:
     rule, subject = alert.rule, alert.subject
+    # What died last lies in a dead queue, where the list of records has nothing of it.
+    is_buried = "buried_as" in alert.detail
+    if rule == Alert.Rule.NEW_GROUP and is_buried:
+        return "message_changelist", {"group": subject}
     if rule == Alert.Rule.NEW_GROUP:
         return "poisonrecord_records", {"fingerprint": subject}
     if rule in (Alert.Rule.POISON_RATE, Alert.Rule.POISON_DEPTH):
