@@ -19,10 +19,11 @@ from django.utils import translation
 from django.utils.dateparse import parse_datetime
 
 from .. import clock
+from ..alert_rules import AlertPolicy
 from ..conf import get_settings
 from ..failures import printable
 from ..logs import event
-from ..models import Alert
+from ..models import Alert, Message
 from . import wording
 from .looking import COUNTED, Look, dead_letters
 from .notices import EVENTS
@@ -68,7 +69,7 @@ def left_of(rule: str, subject: str, *, using: str, limit: int = COUNTED) -> int
     if rule == _HALTED:
         halting = dead_letters(using, subject).filter(halts=True).order_by("stream", "message_id")
         return len(set(halting.values_list("stream", flat=True)[: limit + 1]))
-    return _up_to(_records(using, rule, subject), limit)
+    return _up_to(_records(using, rule, subject), limit) + _moved(using, rule, subject, limit=limit)
 
 
 def _place(alert: dict[str, Any]) -> tuple[int, int]:
@@ -105,12 +106,26 @@ def _count(look: Look, alert: dict[str, Any], subject: str) -> int:
     rule = alert["rule"]
     if rule == _GROUP:
         since = parse_datetime(alert["since"])
-        return _up_to(_records(look.using, rule, subject).filter(poisoned_at__gte=since))
+        records = _records(look.using, rule, subject).filter(poisoned_at__gte=since)
+        return _up_to(records) + _moved(look.using, rule, subject, since=since)
     if rule == _RATE:
-        return _up_to(
-            _records(look.using, rule, subject).filter(poisoned_at__gt=_begin(look, alert))
-        )
+        begin = _begin(look, alert)
+        records = _records(look.using, rule, subject).filter(poisoned_at__gt=begin)
+        return _up_to(records) + look.buried(subject, after=begin).count
     return int(alert["left"])
+
+
+def _moved(
+    using: str, rule: str, subject: str, *, since: datetime | None = None, limit: int = COUNTED
+) -> int:
+    """Count what lies in dead queues: of a cause, or of what died in a queue."""
+    if rule == _GROUP:
+        rows = Message.objects.using(using).filter(fingerprint=subject)
+        rows = rows if since is None else rows.filter(died_at__gte=since)
+        return int(rows.order_by("died_at", "id").values("pk")[: limit + 1].count())
+    policy = get_settings().alerts or AlertPolicy()
+    look = Look(using=using, now=clock.now(using), policy=policy)
+    return look.buried(subject).count
 
 
 def _begin(look: Look, alert: dict[str, Any]) -> datetime:
@@ -127,13 +142,29 @@ def _largest(look: Look, alert: dict[str, Any], subject: str) -> dict[str, Any] 
     if alert["rule"] == _RATE:
         records = records.filter(poisoned_at__gt=_begin(look, alert))
     groups = Counter(records.values_list("fingerprint", flat=True)[:COUNTED])
+    moved = _newest_moved(look, alert)
+    groups.update(row[0] for row in moved if not subject or row[3] == subject)
     for fingerprint, count in groups.most_common(1):
-        one = records.filter(fingerprint=fingerprint).values("name", "exception")[:1]
-        for row in one:
+        rows = records.filter(fingerprint=fingerprint).values_list("name", "exception")[:1]
+        known = [*rows, *(row[1:3] for row in moved if row[0] == fingerprint)]
+        for name, exception in known[:1]:
             return {
                 "fingerprint": fingerprint,
-                "name": wording.line(row["name"]),
-                "exception": wording.line(printable(row["exception"], limit=200)),
+                "name": wording.line(name),
+                "exception": wording.line(printable(exception or "", limit=200)),
                 "count": count,
             }
     return None
+
+
+def _newest_moved(look: Look, alert: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return the newest in each dead queue: fingerprint, name, exception, where it died."""
+    found: list[tuple[str, str, str, str]] = []
+    for queue_id in look.dead_queues:
+        rows = Message.objects.using(look.using).filter(queue_id=queue_id, died_at__isnull=False)
+        if alert["rule"] == _RATE:
+            rows = rows.filter(died_at__gt=_begin(look, alert))
+        rows = rows.order_by("-queue_id", "-died_at", "-id")
+        columns = ("fingerprint", "name", "death__exception", "death__queue")
+        found += rows.values_list(*columns)[:COUNTED]
+    return found

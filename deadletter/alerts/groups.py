@@ -21,8 +21,8 @@ from django.db import connections
 from django.db.models import F
 
 from .. import sql
-from ..models import Alert, AlertState
-from .looking import COUNTED, MOST, Look, Observation, about, newest, sample, samples
+from ..models import Alert, AlertState, Message
+from .looking import COUNTED, MOST, Look, Observation, about, later, newest, sample, samples
 
 RULE = Alert.Rule.NEW_GROUP.value
 #: Groups looked at in one decision, one index probe each; with more, the next one goes on there.
@@ -48,8 +48,9 @@ class _Group:
     fingerprint: str
     first: datetime
     last: datetime
-    #: Its latest record.
-    record: int
+    #: Its latest record, and the latest of it in a dead queue.
+    record: int | None
+    buried: int | None
 
 
 def new_groups(look: Look, state: AlertState, open: dict[str, Alert]) -> Groups:
@@ -80,26 +81,35 @@ def recount(look: Look, alert: Alert) -> int:
     """Bring an alert's count and sample up to date; return how many are new since it was told."""
     records = look.poison().filter(fingerprint=alert.subject)
     since = records.filter(poisoned_at__gte=alert.since)
+    buried = Message.objects.using(look.using).filter(fingerprint=alert.subject)
+    moved = buried.filter(died_at__gte=alert.since)
     # What died has died, though somebody may have retried or removed it since.
-    alert.count = max(alert.count, _counted(since))
-    latest = newest(records)
+    alert.count = max(alert.count, _counted(since) + _counted(moved, by="died_at"))
+    last = buried.order_by("-died_at", "-id").values_list("pk", flat=True).first()
+    latest = later(newest(records), look.dead(last).get(last))
     if latest is not None:
         alert.detail = about(latest)
         alert.error = sample(latest)
     if alert.told_at is None:
         return 0
     told = datetime.fromtimestamp(alert.told_mark, tz=look.now.tzinfo)
-    return _counted(since.filter(poisoned_at__gt=told))
+    fresh = _counted(since.filter(poisoned_at__gt=told))
+    return fresh + _counted(moved.filter(died_at__gt=told), by="died_at")
 
 
 def weights(look: Look, since: datetime) -> Counter[str]:
     """Count the newest COUNTED dead letters since then by group, to find the largest groups."""
     records = look.poison().filter(poisoned_at__gte=since).order_by("-poisoned_at", "-id")
-    return Counter(records.values_list("fingerprint", flat=True)[:COUNTED])
+    found = Counter(records.values_list("fingerprint", flat=True)[:COUNTED])
+    for queue_id in look.dead_queues:
+        moved = Message.objects.using(look.using).filter(queue_id=queue_id, died_at__gte=since)
+        moved = moved.order_by("-queue_id", "-died_at", "-id")
+        found.update(moved.values_list("fingerprint", flat=True)[:COUNTED])
+    return found
 
 
-def _counted(records: Any) -> int:
-    return int(records.order_by("poisoned_at", "id").values("pk")[: COUNTED + 1].count())
+def _counted(rows: Any, *, by: str = "poisoned_at") -> int:
+    return int(rows.order_by(by, "id").values("pk")[: COUNTED + 1].count())
 
 
 def _read(look: Look, after: str) -> list[_Group]:
@@ -111,6 +121,7 @@ def _read(look: Look, after: str) -> list[_Group]:
             sql.as_datetime(row[1], connection) or look.now,
             sql.as_datetime(row[2], connection) or look.now,
             row[3],
+            row[4],
         )
         for row in rows
     ]
@@ -128,8 +139,8 @@ def _grown(group: _Group) -> Observation:
 
 def _untold(look: Look, groups: list[_Group]) -> Iterator[tuple[_Group, Any, datetime | None]]:
     """
-    Return groups that died since their last alert, if any: with their latest record, and the time
-    up to which their deaths are old news, if there is one.
+    Return groups that died since their last alert, if any: with what died last of each, and the
+    time up to which their deaths are old news, if there is one.
 
     That is the last death the alert knew of and not when it was closed: a record may have a time
     before that and commit after it. Our own are left out, and queues that no rule asks for.
@@ -138,21 +149,27 @@ def _untold(look: Look, groups: list[_Group]) -> Iterator[tuple[_Group, Any, dat
     rows = Alert.objects.using(look.using).filter(key__in=keys, closed_at__isnull=False)
     # The last one of each counts.
     told: dict[str, Any] = dict(rows.order_by("last_at").values_list("subject", F("last_at")))
-    ids = [
-        group.record
+    news = [
+        group
         for group in groups
         if group.fingerprint not in told or told[group.fingerprint] < group.last
     ]
+    ids = [group.record for group in news if group.record is not None]
     records = look.poison().filter(pk__in=ids)
     queues = look.wanted_queues(RULE)
     if queues is not None:
         records = records.filter(queue__in=queues)
     latest = {record.pk: record for record in samples(records)[:MOST]}
     forgotten = look.now - KEPT
-    for group in groups:
-        if group.record in latest:
+    dead = look.dead(*[group.buried for group in news if group.buried is not None][:MOST])
+    for group in news:
+        moved = dead.get(group.buried)
+        if moved is not None and queues is not None and moved.queue not in queues:
+            moved = None
+        last = later(latest.get(group.record or 0), moved)
+        if last is not None:
             old = forgotten if group.first < forgotten else None
-            yield group, latest[group.record], told.get(group.fingerprint, old)
+            yield group, last, told.get(group.fingerprint, old)
 
 
 def _begun(
@@ -173,5 +190,8 @@ def _begun(
 
 def _first_since(look: Look, group: _Group, told: datetime) -> datetime:
     records = look.poison().filter(fingerprint=group.fingerprint, poisoned_at__gt=told)
+    buried = Message.objects.using(look.using).filter(fingerprint=group.fingerprint)
+    buried = buried.filter(died_at__gt=told).order_by("died_at", "id")
     times = records.order_by("poisoned_at", "id").values_list(F("poisoned_at"), flat=True)
-    return next(iter(times[:1]), group.last)
+    moves = buried.values_list(F("died_at"), flat=True)
+    return min([*times[:1], *moves[:1]], default=group.last)

@@ -24,6 +24,10 @@ def link_to(base_url: str, alert: Alert) -> str:
 def page_of(alert: Alert) -> tuple[str, dict[str, str]]:
     """Return the page of the admin that shows what is there now, and its query."""
     rule, subject = alert.rule, alert.subject
+    # What died last lies in a dead queue, where the list of records has nothing of it.
+    is_buried = "buried_as" in alert.detail
+    if rule == Alert.Rule.NEW_GROUP and is_buried:
+        return "message_changelist", {"group": subject}
     if rule == Alert.Rule.NEW_GROUP:
         return "poisonrecord_records", {"fingerprint": subject}
     if rule in (Alert.Rule.POISON_RATE, Alert.Rule.POISON_DEPTH):

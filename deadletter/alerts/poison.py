@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db.models import F
 
 from ..alert_rules import Rule
 from ..models import Alert
-from .looking import COUNTED, Look, Observation, about, newest, sample
+from .looking import COUNTED, Buried, Look, Observation, about, later, newest, sample
 
 
 def rates(look: Look) -> Iterator[Observation]:
-    """Find queues in which more died lately than the rule allows."""
+    """Find queues in which more died lately than the rule allows, wherever that lies now."""
     kind = Alert.Rule.POISON_RATE.value
     for rule, queue in look.scopes(kind):
         records = look.poison(queue).filter(poisoned_at__gt=look.now - rule.within)
-        count = _counted(records, rule)
+        buried = look.buried(queue, after=look.now - rule.within)
+        count = _counted(records, rule) + buried.count
         if count > rule.above:
             first = records.order_by("poisoned_at", "id").values_list(F("poisoned_at"), flat=True)
+            times = [*first[:1], *([buried.first] if buried.first else [])]
             detail = {"within": rule.within.total_seconds()}
-            yield _observed(look, kind, rule, queue, records, count, first[:1], detail)
+            yield _observed(look, kind, rule, queue, records, buried, count, times, detail)
 
 
 def depths(look: Look) -> Iterator[Observation]:
-    """Find queues that hold more dead letters than the rule allows."""
+    """Find queues of which more dead letters lie there, or in dead queues, than allowed."""
     kind = Alert.Rule.POISON_DEPTH.value
     for rule, queue in look.scopes(kind):
-        records = look.poison(queue)
-        count = _counted(records, rule)
+        records, buried = look.poison(queue), look.buried(queue)
+        count = _counted(records, rule) + buried.count
         if count > rule.above:
-            yield _observed(look, kind, rule, queue, records, count, (), {})
+            yield _observed(look, kind, rule, queue, records, buried, count, (), {})
 
 
 def halted_streams(look: Look) -> Iterator[Observation]:
@@ -76,16 +79,17 @@ def _observed(
     rule: Rule,
     queue: str,
     records: Any,
+    buried: Buried,
     count: int,
-    first: Any,
+    first: Sequence[datetime],
     detail: dict[str, Any],
 ) -> Observation:
-    latest = newest(records)
+    latest = later(newest(records), look.dead(buried.last_id).get(buried.last_id))
     by_time = kind == Alert.Rule.POISON_RATE
     return Observation(
         rule=kind,
         subject=queue,
-        since=next(iter(first), look.now),
+        since=min(first, default=look.now),
         last_at=look.now,
         count=count,
         # A rate is news when more have died; a depth, when there are more than were told.

@@ -51,10 +51,11 @@ def oldest_due(levels: Iterable[Level], *, now: datetime) -> dict[str, datetime]
 
 def oldest_waiting(using: str, *, now: datetime) -> dict[str, datetime]:
     """The same of queues that somebody should serve: paused and dead ones wait on purpose."""
-    levels = read_levels(using)
-    return oldest_due(
-        (level for level in levels if not (level.is_paused or level.is_dead_queue)), now=now
-    )
+    return oldest_due(to_be_served(read_levels(using)), now=now)
+
+
+def to_be_served(levels: Iterable[Level]) -> list[Level]:
+    return [level for level in levels if not (level.is_paused or level.is_dead_queue)]
 
 
 def priorities(levels: Iterable[Level]) -> dict[str, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +12,8 @@ from django.db.models import Count, F, Q
 from django.db.models.functions import Left
 
 from .. import clock, sql
-from ..models import PoisonRecord
+from ..lifecycle.burial import read_burial
+from ..models import Message, PoisonRecord
 from .acting import alias_of
 
 #: Counts stop here; more is shown as "10,000+".
@@ -32,16 +34,20 @@ WINDOWS: tuple[tuple[str, timedelta | None], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Records with one fingerprint: message name, exception and place."""
+    """What died with one fingerprint: message name, exception and place. In records or queues."""
 
     fingerprint: str
     name: str
     exception: str
     frame: str
+    #: Its latest record; 0: all of it lies in dead queues.
     sample_id: int
     sample_error: str
-    #: Stops at COUNTED + 1.
+    #: Records, and messages in dead queues. Stops at COUNTED + 1.
     count: int
+    #: Of these, what lies in dead queues; the last of that, or 0.
+    buried: int
+    buried_id: int
     first_seen: datetime
     last_seen: datetime
     #: Streams that stand still because of it.
@@ -61,26 +67,40 @@ def list_groups(*, limit: int = 50, offset: int = 0, using: str | None = None) -
     alias = alias_of(using)
     limits = {"limit": limit, "offset": offset, "counted": COUNTED + 1, "halted": CELL + 1}
     rows = sql.run(connections[alias], "read_groups", limits)
-    samples = _samples([row[5] for row in rows], alias)
-    return [_group(row, samples[row[5]], alias) for row in rows if row[5] in samples]
+    samples = read_samples([(row[5], row[7]) for row in rows], alias)
+    found = (_group(row, samples, alias) for row in rows)
+    return [group for group in found if group is not None]
 
 
 def get_group(fingerprint: str, *, using: str | None = None) -> Group | None:
     alias = alias_of(using)
     rows = PoisonRecord.objects.using(alias).filter(fingerprint=fingerprint).order_by()
+    buried = Message.objects.using(alias).filter(fingerprint=fingerprint).order_by()
     times = rows.order_by("poisoned_at").values_list(F("poisoned_at"), "pk")
-    first, last = times.first(), times.last()
-    if first is None or last is None:
+    moves = buried.order_by("died_at").values_list(F("died_at"), "pk")
+    ends = [time for time in (times.first(), moves.first(), times.last(), moves.last()) if time]
+    if not ends:
         return None
-    count = rows.values("pk")[: COUNTED + 1].count()
-    halted = rows.filter(halts=True).values("pk")[: CELL + 1].count()
-    samples = _samples([last[1]], alias)
-    row = (fingerprint, first[0], last[0], count, halted, last[1])
-    return _group(row, samples[last[1]], alias) if samples else None
+    record, message = times.last(), moves.last()
+    row = (
+        fingerprint,
+        min(time[0] for time in ends),
+        max(time[0] for time in ends),
+        rows.values("pk")[: COUNTED + 1].count(),
+        rows.filter(halts=True).values("pk")[: CELL + 1].count(),
+        record and record[1],
+        buried.values("pk")[: COUNTED + 1].count(),
+        message and message[1],
+    )
+    return _group(row, read_samples([(row[5], row[7])], alias), alias)
 
 
 def matrix(by: str, *, limit: int = 20, using: str | None = None) -> list[Row]:
-    """Count deaths per `name` or `exception` and window; a line for each of the first `limit`."""
+    """
+    Count poison records per `name` or `exception` and window; a line for each of the first `limit`.
+
+    What lies in dead queues is not in it: no index knows it by these.
+    """
     statement = {"name": "read_names", "exception": "read_exceptions"}[by]
     alias = alias_of(using)
     now = clock.now(alias)
@@ -89,26 +109,84 @@ def matrix(by: str, *, limit: int = 20, using: str | None = None) -> list[Row]:
     return sorted(lines, key=lambda line: line.counts, reverse=True)
 
 
-def _samples(ids: list[int], alias: str) -> dict[int, Any]:
-    """Read the records that stand for their groups, with the beginnings of their errors."""
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What stands for its group: a record, or a message in a dead queue."""
+
+    name: str
+    exception: str
+    frame: str
+    fingerprint: str
+    error: str
+    at: datetime
+
+
+#: The ids of a record and of a message in a dead queue; at least one is there.
+Place = tuple[int | None, int | None]
+
+
+def read_samples(places: Sequence[Place], alias: str) -> dict[Place, Sample]:
+    """Read what stands for groups, with the beginnings of the errors: of two, what died last."""
     rows: Any = PoisonRecord.objects.using(alias).light().defer("last_error", "verdict")
     starts = {"error": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
-    return {record.pk: record for record in rows.filter(pk__in=ids).annotate(**starts)}
+    records = rows.filter(pk__in=[id for id, _ in places if id]).annotate(**starts)
+    samples = {
+        record.pk: Sample(
+            name=record.name,
+            exception=record.exception,
+            frame=record.frame,
+            fingerprint=record.fingerprint,
+            error=record.error or record.said,
+            at=record.poisoned_at,
+        )
+        for record in records
+    }
+    wanted = [id for _, id in places if id]
+    buried = read_buried_samples(wanted, alias) if wanted else {}
+    found = {}
+    for record_id, message_id in places:
+        pair = (samples.get(record_id or 0), buried.get(message_id or 0))
+        known = [sample for sample in pair if sample is not None]
+        if known:
+            found[record_id, message_id] = max(known, key=lambda sample: sample.at)
+    return found
 
 
-def _group(row: sql.Row, sample: Any, alias: str) -> Group:
-    fingerprint, first, last, count, halted, _id = row
+def read_buried_samples(ids: Sequence[int], alias: str) -> dict[int, Sample]:
+    """Read messages of dead queues as samples, by their ids there."""
+    rows: Any = Message.objects.using(alias).defer("payload", "headers", "history", "error")
+    found = {}
+    for message in rows.filter(pk__in=ids).annotate(start=Left("error", SAMPLE)):
+        burial = read_burial(message)
+        found[message.pk] = Sample(
+            name=message.name,
+            exception=burial.exception if burial else "",
+            frame=burial.frame if burial else "",
+            fingerprint=message.fingerprint or "",
+            error=(burial and (burial.error or burial.verdict)) or message.start or "",
+            at=message.died_at or message.created_at,
+        )
+    return found
+
+
+def _group(row: sql.Row, samples: Mapping[Place, Sample], alias: str) -> Group | None:
+    fingerprint, first, last, count, halted, record_id, buried, message_id = row
+    sample = samples.get((record_id, message_id))
+    if sample is None:  # gone since it was listed
+        return None
     connection = connections[alias]
     return Group(
         fingerprint=fingerprint,
         name=sample.name,
         exception=sample.exception,
         frame=sample.frame,
-        sample_id=sample.pk,
-        sample_error=sample.error or sample.said,
-        count=count,
-        first_seen=sql.as_datetime(first, connection) or sample.poisoned_at,
-        last_seen=sql.as_datetime(last, connection) or sample.poisoned_at,
+        sample_id=record_id or 0,
+        sample_error=sample.error,
+        count=min(count + buried, COUNTED + 1),
+        buried=buried,
+        buried_id=message_id or 0,
+        first_seen=sql.as_datetime(first, connection) or sample.at,
+        last_seen=sql.as_datetime(last, connection) or sample.at,
         halted=halted,
     )
 

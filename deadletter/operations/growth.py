@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import connections
-from django.db.models import OuterRef
 
 from .. import clock, sql
-from ..models import PoisonRecord
 from .acting import alias_of
-from .bounded import CountUpTo
+from .groups import Place, Sample, read_samples
 
 #: Hours looked back, and deaths counted in each; an hour with more looks like one with this many.
 HOURS, COUNTED = 24, 200
@@ -34,6 +31,8 @@ class Growth:
     first_seen: datetime
     last_seen: datetime
     hours: tuple[int, ...]
+    #: All of it lies in dead queues: there are no records.
+    is_buried: bool = False
 
     @property
     def day(self) -> int:
@@ -57,7 +56,9 @@ class Growing:
 
 @dataclass(frozen=True)
 class _Seen:
-    id: int
+    fingerprint: str
+    #: What stands for it: a record, a message in a dead queue, or both.
+    place: Place
     first: datetime
     last: datetime
 
@@ -69,13 +70,13 @@ def growing(*, limit: int = 5, using: str | None = None) -> Growing:
     day = now - timedelta(hours=HOURS)
     alive = [seen for seen in _grew_last(alias) if seen.last > day]
     newest = sorted((s for s in alive if s.first > day), key=lambda s: s.first, reverse=True)
-    counts = _recent([seen.id for seen in alive], now, alias)
-    fastest = sorted(alive, key=lambda s: (counts.get(s.id, 0), s.last), reverse=True)
+    counts = _recent([seen.fingerprint for seen in alive], now, alias)
+    fastest = sorted(alive, key=lambda s: (counts.get(s.fingerprint, 0), s.last), reverse=True)
     chosen = dict.fromkeys((*newest[:limit], *fastest[:limit]))
     found = _read(list(chosen), now, alias)
     return Growing(
-        tuple(found[seen.id] for seen in newest[:limit] if seen.id in found),
-        tuple(found[seen.id] for seen in fastest[:limit] if seen.id in found),
+        tuple(found[seen] for seen in newest[:limit] if seen in found),
+        tuple(found[seen] for seen in fastest[:limit] if seen in found),
     )
 
 
@@ -87,56 +88,49 @@ def _grew_last(alias: str) -> list[_Seen]:
     for row in sql.run(connection, "read_groups", limits):
         first, last = sql.as_datetime(row[1], connection), sql.as_datetime(row[2], connection)
         if first is not None and last is not None:
-            found.append(_Seen(row[5], first, last))
+            found.append(_Seen(row[0], (row[5], row[7]), first, last))
     return found
 
 
-def _recent(ids: Sequence[int], now: datetime, alias: str) -> dict[int, int]:
-    deaths = CountUpTo(_same(alias, now - RECENT, now), RECENT_COUNTED)
-    return dict(_samples(ids, alias).annotate(n=deaths).values_list("pk", "n"))
+def _recent(fingerprints: Sequence[str], now: datetime, alias: str) -> dict[str, int]:
+    edges = [now - RECENT, now]
+    counts = _counts(fingerprints, edges, RECENT_COUNTED, alias)
+    return {fingerprint: n for fingerprint, (n,) in counts.items()}
 
 
-def _read(chosen: Sequence[_Seen], now: datetime, alias: str) -> dict[int, Growth]:
-    """Read the records that stand for their groups, each with its deaths per hour."""
-    ids = [seen.id for seen in chosen]
-    columns = ("pk", "fingerprint", "name", "exception", "frame")
-    rows = {row["pk"]: row for row in _samples(ids, alias).values(*columns)}
-    hours = _hours(ids, now, alias)
+def _read(chosen: Sequence[_Seen], now: datetime, alias: str) -> dict[_Seen, Growth]:
+    """Read what stands for each group, and its deaths per hour."""
+    samples = read_samples([seen.place for seen in chosen], alias)
+    edges = [now - timedelta(hours=HOURS - n) for n in range(HOURS + 1)]
+    hours = _counts([seen.fingerprint for seen in chosen], edges, COUNTED + 1, alias)
     return {
-        seen.id: _growth(seen, rows[seen.id], hours[seen.id])
+        seen: _growth(seen, samples[seen.place], hours[seen.fingerprint])
         for seen in chosen
-        if seen.id in rows and seen.id in hours
+        if seen.place in samples and seen.fingerprint in hours
     }
 
 
-def _hours(ids: list[int], now: datetime, alias: str) -> dict[int, list[int]]:
+def _counts(
+    fingerprints: Sequence[str], edges: Sequence[datetime], limit: int, alias: str
+) -> dict[str, list[int]]:
+    """Count the deaths of groups between each two edges, up to a limit."""
     connection = connections[alias]
-    edges = [now - timedelta(hours=HOURS - n) for n in range(HOURS + 1)]
     texts = [str(connection.ops.adapt_datetimefield_value(at)) for at in edges]
-    found: dict[int, list[int]] = {}
-    params = {"ids": ids, "edges": texts, "counted": COUNTED + 1}
-    for id, n in sql.run(connection, "read_growth", params) if ids else ():
-        found.setdefault(id, []).append(n)
+    found: dict[str, list[int]] = {}
+    params = {"fingerprints": list(fingerprints), "edges": texts, "counted": limit}
+    for fingerprint, n in sql.run(connection, "read_growth", params) if fingerprints else ():
+        found.setdefault(fingerprint, []).append(min(n, limit))
     return found
 
 
-def _growth(seen: _Seen, row: dict[str, Any], hours: Sequence[int]) -> Growth:
+def _growth(seen: _Seen, sample: Sample, hours: Sequence[int]) -> Growth:
     return Growth(
-        fingerprint=row["fingerprint"],
-        name=row["name"],
-        exception=row["exception"],
-        frame=row["frame"],
+        fingerprint=seen.fingerprint,
+        name=sample.name,
+        exception=sample.exception,
+        frame=sample.frame,
         first_seen=seen.first,
         last_seen=seen.last,
         hours=tuple(hours),
+        is_buried=seen.place[0] is None,
     )
-
-
-def _samples(ids: Sequence[int], alias: str) -> Any:
-    return PoisonRecord.objects.using(alias).filter(pk__in=ids).order_by()
-
-
-def _same(alias: str, after: datetime, until: datetime) -> Any:
-    """The records of the outer row's group of this time, as an index has them."""
-    rows = PoisonRecord.objects.using(alias).filter(fingerprint=OuterRef("fingerprint"))
-    return rows.filter(poisoned_at__gt=after, poisoned_at__lte=until).values("pk")

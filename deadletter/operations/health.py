@@ -14,8 +14,9 @@ from django.db.utils import InterfaceError, OperationalError
 
 from .. import clock
 from ..durations import Duration, as_timedelta
-from ..lifecycle.levels import oldest_waiting
-from ..models import PoisonRecord, WorkerProcess
+from ..lifecycle.levels import oldest_due, read_levels, to_be_served
+from ..lifecycle.values import Level
+from ..models import Message, PoisonRecord, WorkerProcess
 from ..patterns import Served
 from .deadline import within
 
@@ -131,8 +132,9 @@ def _answer(asked: _Question, seconds: float | None) -> Health:
         found = Health()
         served = _look_for_workers(asked, now, found)
         if asked.worker is None and asked.host is None:
-            _look_at_queues(asked, now, found, served)
-            _look_at_poison(asked, now, found)
+            levels = read_levels(asked.alias)
+            _look_at_queues(asked, now, found, served, levels)
+            _look_at_poison(asked, now, found, levels)
         return found
 
 
@@ -175,9 +177,11 @@ def _look_for_workers(asked: _Question, now: datetime, found: Health) -> Served:
     return Served(served)
 
 
-def _look_at_queues(asked: _Question, now: datetime, found: Health, served: Served) -> None:
+def _look_at_queues(
+    asked: _Question, now: datetime, found: Health, served: Served, levels: list[Level]
+) -> None:
     """Name queues with work that nobody takes: one index probe for each level that exists."""
-    for name, since in oldest_waiting(asked.alias, now=now).items():
+    for name, since in oldest_due(to_be_served(levels), now=now).items():
         waited = (now - since).total_seconds()
         found.queues.append(QueueHealth(name=name, waited=waited, workers=served.count(name)))
         if name not in served:
@@ -189,11 +193,20 @@ def _look_at_queues(asked: _Question, now: datetime, found: Health, served: Serv
             )
 
 
-def _look_at_poison(asked: _Question, now: datetime, found: Health) -> None:
-    """Count who died lately and is still there, but never more than the limit wants to know."""
+def _look_at_poison(asked: _Question, now: datetime, found: Health, levels: list[Level]) -> None:
+    """
+    Count who died lately and is still there, but never more than the limit wants to know.
+
+    In records and, where there are any with something in them, in dead queues.
+    """
     dead = PoisonRecord.objects.using(asked.alias).filter(poisoned_at__gt=now - asked.window)
     enough = (COUNTED if asked.max_poison is None else asked.max_poison) + 1
     found.poison = dead.order_by("poisoned_at", "id")[:enough].count()
+    queues = sorted({level.queue_id for level in levels if level.is_dead_queue})
+    if queues and found.poison < enough:
+        moved = Message.objects.using(asked.alias).filter(queue_id__in=queues)
+        moved = moved.filter(died_at__gt=now - asked.window).order_by()
+        found.poison += moved.values("pk")[: enough - found.poison].count()
     if asked.max_poison is not None and found.poison > asked.max_poison:
         found.problems.append(
             f"more than {asked.max_poison} dead letters of the last "
