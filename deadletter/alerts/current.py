@@ -123,7 +123,7 @@ def _moved(
         rows = Message.objects.using(using).filter(fingerprint=subject)
         rows = rows if since is None else rows.filter(died_at__gte=since)
         return int(rows.order_by("died_at", "id").values("pk")[: limit + 1].count())
-    policy = get_settings().alerts or AlertPolicy()
+    policy = get_settings().alerts or AlertPolicy(rules=(), channels=())
     look = Look(using=using, now=clock.now(using), policy=policy)
     return look.buried(subject).count
 

@@ -115,6 +115,6 @@ def test_health_counts_what_was_moved(clock, dead_queue):
     found = operations.health(max_poison=1)
 
     assert found.poison == 2
-    assert any("more than 1 messages died" in problem for problem in found.problems)
+    assert any("more than 1 dead letters of the last" in problem for problem in found.problems)
     clock.advance(timedelta(days=2).total_seconds())
     assert operations.health().poison == 0
