@@ -66,6 +66,7 @@ def mutations() -> list[Mutation]:
         *_levels(),
         *_quarantine(),
         *_processes(),
+        *_people(),
         *_rest(),
     ]
 
@@ -967,6 +968,39 @@ def _quarantine() -> Iterator[Mutation]:
             [sql(on, "read_expired", " AND (available_at IS NULL OR available_at <= %(now)s)", "")],
             ["tests/lifecycle/test_sweep.py"],
         )
+
+
+def _people() -> Iterator[Mutation]:
+    """What a person's retry does and what it refuses; what is stored of what they send."""
+    for on in BOTH:
+        for name, before, after, test in (
+            (
+                "retry now what was never tried",
+                "    if not message.was_tried:\n",
+                "    if False:\n",
+                "test_only_what_was_tried_can_be_retried_now",
+            ),
+            (
+                "keep the count although a person retries",
+                "            changes |= _FRESH\n",
+                "            pass\n",
+                "test_a_failed_message_is_retried_now_with_a_fresh_count",
+            ),
+            (
+                "move what is due to the end of the line",
+                "        if state != State.PENDING:  # what is due",
+                "        if True:  # what is due",
+                "test_what_is_due_again_counts_from_0_and_keeps_its_place",
+            ),
+        ):
+            edit = python("lifecycle/recover.py", before, after)
+            yield Mutation(name, on, [edit], [f"tests/operations/test_messages.py::{test}"])
+    yield Mutation(
+        "store a decimal that is no number",
+        "sqlite",
+        [python("payload.py", "and not node.is_finite():", "and False:")],
+        ["tests/hostile/test_door.py::test_a_bad_payload_is_refused"],
+    )
 
 
 def _rest() -> Iterator[Mutation]:
