@@ -1,9 +1,9 @@
-"""Which instances are old enough to be forgotten? Those that ended, a bounded piece at a time."""
+"""Removal of what is kept for a time: ended instances, and the payloads of edits. In pieces."""
 
 from __future__ import annotations
 
 from ..conf import get_settings
-from ..models import Instance, InstanceEvent
+from ..models import AuditEntry, Instance, InstanceEvent
 from .transaction import Transaction
 
 #: Instances, and lines of timelines, removed in one transaction.
@@ -38,3 +38,23 @@ def forget_ended(tx: Transaction) -> int:
         Instance.objects.using(tx.using).filter(pk=id).delete()
         gone += 1
     return gone
+
+
+def clear_edits(tx: Transaction) -> int:
+    """
+    Clear the payloads of some edits past DEADLETTER["AUDIT_PAYLOADS_KEPT"]; return how many.
+
+    Their entries stay: who edited what, when and why is kept for good.
+    """
+    kept = get_settings().audit_payloads_kept
+    if kept is None:
+        return 0
+    rows = AuditEntry.objects.using(tx.using)
+    old = rows.filter(payload_after__isnull=False, at__lte=tx.time() - kept)
+    ids = list(
+        old.select_for_update(skip_locked=True)
+        .order_by("at", "id")
+        .values_list("pk", flat=True)[:CHUNK]
+    )
+    rows.filter(pk__in=ids).update(payload_before=None, payload_after=None)
+    return len(ids)
