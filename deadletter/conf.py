@@ -67,6 +67,8 @@ class Settings:
     counts_kept: timedelta = timedelta(days=400)
     #: How long instances that have ended stay, with their timeline; None: for ever.
     instances_kept: timedelta | None = None
+    #: How long an audit entry keeps the payloads of an edit, before and after; None: for ever.
+    audit_payloads_kept: timedelta | None = timedelta(days=90)
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -172,6 +174,10 @@ def _kept(value: Any) -> timedelta | None:
     return None if value is None else as_timedelta(value, field="INSTANCES_KEPT")
 
 
+def _payloads_kept(value: Any) -> timedelta | None:
+    return None if value is None else as_timedelta(value, field="AUDIT_PAYLOADS_KEPT")
+
+
 def _breaker(value: Any) -> BreakerPolicy | None:
     if value is None or isinstance(value, BreakerPolicy):
         return value
@@ -223,6 +229,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "COUNTS": _truth,
     "COUNTS_KEPT": as_timedelta,
     "INSTANCES_KEPT": _kept,
+    "AUDIT_PAYLOADS_KEPT": _payloads_kept,
     "ALERTS": read_alerts,
 }
 _HINTS = {
@@ -241,6 +248,7 @@ _HINTS = {
     "COUNTS": "True or False",
     "COUNTS_KEPT": "a timedelta, for example timedelta(days=400)",
     "INSTANCES_KEPT": "a timedelta, for example timedelta(days=90), or None to keep all",
+    "AUDIT_PAYLOADS_KEPT": "a timedelta, for example timedelta(days=90), or None to keep all",
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
 }

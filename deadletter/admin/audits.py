@@ -18,6 +18,7 @@ from ..failures import printable
 from ..models import Act, AuditedMessage, AuditEntry
 from ..operations.outcomes import attach_outcomes, outcomes_of, settle_rows
 from .links import link
+from .payloads import show_edit
 from .readonly import ReadOnlyAdmin, as_id
 from .showing import show_text
 
@@ -79,6 +80,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         "why",
         "shown_selection",
         "shown_detail",
+        "edit",
         "result",
         "became",
         "touched",
@@ -88,7 +90,17 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         "what": "what_without_text",
         "shown_selection": "selection_without_text",
         "selection": "selection_without_text",
+        "edit": "edit_hidden",
+        "payload_before": "edit_hidden",
+        "payload_after": "edit_hidden",
     }
+
+    class Media:
+        css = {"all": ("deadletter/admin.css", "deadletter/poison.css")}
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        # The page of one entry reads them where it shows them.
+        return super().get_queryset(request).defer(*AuditEntry.LARGE)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return AuditList
@@ -158,6 +170,18 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def shown_detail(self, entry: AuditEntry) -> str:
         return _text(entry.detail)
 
+    @admin.display(description=_("edit of the payload"))
+    def edit(self, entry: AuditEntry) -> str:
+        if not _is_edit(entry):
+            return "-"
+        if entry.payload_after is None:
+            return gettext("The payloads are not kept any more.")
+        return show_edit(entry.payload_before, entry.payload_after)
+
+    @admin.display(description=_("edit of the payload"))
+    def edit_hidden(self, entry: AuditEntry) -> str:
+        return gettext("You may not see payloads.") if _is_edit(entry) else "-"
+
     @admin.display(description=_("messages"))
     def touched(self, entry: AuditEntry) -> str:
         rows = entry.messages.using(entry._state.db).order_by("pk")[: NAMED + 1]
@@ -181,6 +205,10 @@ def _in_short(selection: dict[str, Any]) -> str:
         more = max(0, int(selection.get("count") or len(ids)) - 5)
         return gettext("%(ids)s and %(n)s more") % {"ids": shown, "n": more} if more else shown
     return printable(", ".join(f"{key}={value}" for key, value in selection.items()), limit=200)
+
+
+def _is_edit(entry: AuditEntry) -> bool:
+    return isinstance(entry.detail, dict) and bool(entry.detail.get("edited"))
 
 
 def _without_text(entry: AuditEntry) -> dict[str, Any]:

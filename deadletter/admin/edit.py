@@ -12,20 +12,14 @@ from .. import operations
 from ..conf import get_settings
 from ..exceptions import PayloadRejected, Undecodable
 from ..operations import diff, redact
-from ..operations.hidden_values import (
-    HiddenValueMoved,
-    has_marker,
-    refuse_markers,
-    restore,
-    same,
-)
+from ..operations.hidden_values import HiddenValueMoved, refuse_markers, restore, same
 from ..payload import accept, decode
 from ..visible import escaped, visible
 from . import effects
 from .acts import known, retried
 from .forms import EditForm
 from .pages import need, render, rights
-from .payloads import Stored, pretty, read
+from .payloads import Stored, hidden_changed, pretty, read
 from .record import find, gone
 
 
@@ -131,20 +125,10 @@ def _compare(
         record=found,
         form=form,
         lines=lines,
-        hidden_changed=_hidden_changed(new, stored, draft),
+        hidden_changed=hidden_changed(new, stored, draft.value),
         says=[
             *effects.of_retry(found),
             gettext("Its payload is replaced; the original stays in its history."),
         ],
         warnings=effects.warnings(found),
     )
-
-
-def _hidden_changed(new: Any, stored: Stored, draft: Draft) -> bool:
-    """Say whether more changes than the difference shows: hidden values look the same."""
-    if stored.damaged:
-        return has_marker(new)
-    try:
-        return not same(restore(new, stored.value), draft.value)
-    except HiddenValueMoved:
-        return True

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import models
+from django.template.loader import render_to_string
 from django.utils.translation import gettext
 
 from ..exceptions import Undecodable
 from ..models import Damaged
+from ..operations import diff
+from ..operations.hidden_values import HiddenValueMoved, has_marker, restore, same
 from ..operations.redact import HIDDEN, redact
 from ..payload import decode
 from ..visible import visible
@@ -69,6 +72,27 @@ def show(stored: Stored) -> Shown:
 def show_original(text: Any) -> Shown:
     """Show a payload that an edit replaced; the history keeps it as text."""
     return show(_decoded(text) if isinstance(text, str) else Stored(value=text))
+
+
+def show_edit(before: str | None, after: str) -> str:
+    """Render what an edit changed, from the stored texts: redacted, line by line."""
+    # A payload that is not there is null.
+    old, new = _decoded(before or "null"), _decoded(after)
+    context = {
+        "lines": diff.lines(old.text(), new.text()),
+        "hidden_changed": hidden_changed(new.redacted(), old, new.value),
+    }
+    return render_to_string("admin/deadletter/diff.html", context)
+
+
+def hidden_changed(shown: Any, before: Stored, after: Any) -> bool:
+    """Say whether more changes than the difference shows: hidden values look the same."""
+    if before.damaged:
+        return has_marker(shown)
+    try:
+        return not same(restore(shown, before.value), after)
+    except HiddenValueMoved:
+        return True
 
 
 def pretty(value: Any) -> str:

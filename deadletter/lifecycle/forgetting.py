@@ -1,11 +1,11 @@
-"""What is old enough to be forgotten: ended instances, deaths of workers; a piece at a time."""
+"""Removal of what is kept for a time: instances, deaths of workers, payloads of edits."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from ..conf import get_settings
-from ..models import Instance, InstanceEvent, WorkerDeath
+from ..models import AuditEntry, Instance, InstanceEvent, WorkerDeath
 from .transaction import Transaction
 
 #: Instances, and lines of timelines, removed in one transaction.
@@ -53,4 +53,24 @@ def forget_deaths(tx: Transaction) -> int:
         .values_list("pk", flat=True)[:CHUNK]
     )
     WorkerDeath.objects.using(tx.using).filter(pk__in=ids).delete()
+    return len(ids)
+
+
+def clear_edits(tx: Transaction) -> int:
+    """
+    Clear the payloads of some edits past DEADLETTER["AUDIT_PAYLOADS_KEPT"]; return how many.
+
+    Their entries stay: who edited what, when and why is kept for good.
+    """
+    kept = get_settings().audit_payloads_kept
+    if kept is None:
+        return 0
+    rows = AuditEntry.objects.using(tx.using)
+    old = rows.filter(payload_after__isnull=False, at__lte=tx.time() - kept)
+    ids = list(
+        old.select_for_update(skip_locked=True)
+        .order_by("at", "id")
+        .values_list("pk", flat=True)[:CHUNK]
+    )
+    rows.filter(pk__in=ids).update(payload_before=None, payload_after=None)
     return len(ids)

@@ -43,6 +43,8 @@ class Sweep:
     instances: int = 0
     #: Running instances newly found to wait for what was lost, see `stuck`.
     stuck: int = 0
+    #: Audit entries that lost the payloads of an edit, which were kept long enough.
+    cleared: int = 0
     #: Rows of counters folded into larger spans of time, or forgotten.
     folded: int = field(default=0, compare=False)
 
@@ -63,6 +65,7 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
         followed=_until_nothing_is_left(lambda tx: outcomes.close(tx, limit=CHUNK), using),
         instances=_until_nothing_is_left(forgetting.forget_ended, using),
         stuck=stuck.mark_stuck(using=using),
+        cleared=_until_nothing_is_left(forgetting.clear_edits, using),
         folded=_until_nothing_is_left(_fold, using),
     )
 

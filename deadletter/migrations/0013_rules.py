@@ -225,4 +225,14 @@ class Migration(migrations.Migration):
                 ),
             ]
         ),
+        CreateIndexes(
+            "auditentry",
+            [
+                models.Index(
+                    condition=models.Q(("payload_after__isnull", False)),
+                    fields=["at", "id"],
+                    name="deadletter_audit_payloads",
+                ),
+            ],
+        ),
     ]

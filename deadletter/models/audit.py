@@ -28,6 +28,9 @@ class Act(models.TextChoices):
 class AuditEntry(models.Model):
     """One act of a person. The three last counts are filled in later, by the sweep."""
 
+    #: Columns that lists leave out.
+    LARGE = ("payload_before", "payload_after")
+
     at = MomentField(_("at"))
     by = models.CharField(_("by"), max_length=200, blank=True)
     act = models.CharField(_("act"), max_length=16, choices=Act.choices)
@@ -35,7 +38,8 @@ class AuditEntry(models.Model):
     #: What was asked for: {"ids": [...]} or the filter; and where to, how fast, ...
     selection = models.JSONField(_("selection"), default=dict)
     detail = models.JSONField(_("detail"), default=dict)
-    #: An edit before a retry: the payload as it was and as it became, as stored.
+    #: An edit before a retry: the payload as it was and as it became, as stored. Cleared after
+    #: DEADLETTER["AUDIT_PAYLOADS_KEPT"]; large, so read only where they are shown.
     payload_before = models.TextField(_("payload before"), null=True)
     payload_after = models.TextField(_("payload after"), null=True)
     done = models.PositiveIntegerField(_("done"), default=0)
@@ -50,6 +54,14 @@ class AuditEntry(models.Model):
         verbose_name = _("audit entry")
         verbose_name_plural = _("audit entries")
         ordering = ("-id",)
+        indexes = (
+            # What the sweep clears; only edits enter it.
+            models.Index(
+                fields=["at", "id"],
+                name="deadletter_audit_payloads",
+                condition=Q(payload_after__isnull=False),
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.get_act_display()} #{self.pk}"

@@ -89,6 +89,10 @@ def step(
     else:
         return verdicts, None
     audit.name(tx, entry, verdicts.done if records is None else records)
+    if opening.payload is not None and records:
+        # One record: an edit of several has an entry for each.
+        before: str | None = getattr(records[0], "stored_payload", None)
+        audit.keep_edit(tx, entry, before=before, after=opening.payload)
     audit.count(
         tx,
         entry,

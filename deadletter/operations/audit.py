@@ -27,6 +27,8 @@ class Opening:
     why: str = ""
     selection: Mapping[str, Any] = field(default_factory=dict)
     detail: Mapping[str, Any] = field(default_factory=dict)
+    #: The payload that replaces another, as it is stored.
+    payload: str | None = None
 
 
 def record(tx: Transaction, opening: Opening) -> AuditEntry:
@@ -38,6 +40,13 @@ def record(tx: Transaction, opening: Opening) -> AuditEntry:
         why=printable(opening.why),
         selection=dict(opening.selection),
         detail=dict(opening.detail),
+    )
+
+
+def keep_edit(tx: Transaction, entry: AuditEntry, *, before: str | None, after: str) -> None:
+    """Keep both payloads of an edit with its entry, so that it can be proven."""
+    AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(
+        payload_before=before, payload_after=after
     )
 
 
@@ -80,6 +89,7 @@ def trail(message_id: int, *, using: str | None = None) -> list[AuditedMessage]:
     """Return what people did to a message, newest first."""
     alias = using or router.db_for_write(AuditedMessage)
     rows = AuditedMessage.objects.using(alias).filter(message_id=message_id)
-    found = list(rows.select_related("entry").order_by("-id")[:100])
+    large = [f"entry__{name}" for name in AuditEntry.LARGE]
+    found = list(rows.select_related("entry").defer(*large).order_by("-id")[:100])
     settle_rows(found, using=alias)
     return found

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import DatabaseError
+from django.db.models import TextField
+from django.db.models.functions import Cast
+
 from ..conf import NAME, get_settings
 from ..failures import shown
 from ..lifecycle import recover
@@ -15,7 +19,7 @@ from ..models import Act, PoisonRecord
 from ..payload import accept
 from ..status import FailureReason
 from . import audit
-from .acting import Verb, alias_of, carry_out, several
+from .acting import Verb, after_pieces, alias_of, carry_out, several
 from .filters import PoisonFilter
 from .hidden_values import refuse_markers
 
@@ -111,15 +115,32 @@ def retry_poison(
 
     A payload that contains "[redacted]" is refused (PayloadRejected): it was read from a page or an
     export, and would replace secrets by that text. `hidden_values.restore` puts them back;
-    `literal` stores the payload as it is given.
+    `literal` stores the payload as it is given. The audit entry keeps the payload before and after;
+    with several ids each has an entry of its own, and the result names the last.
     """
     wanted = several(ids)
     terms = Terms(queue=queue, payload=payload, rate=rate, literal=literal)
-    opening = audit.Opening(
-        act=Act.RETRY, by=by, why=why, selection=audit.of_ids(wanted), detail=terms.as_dict()
-    )
-    found, entry = carry_out(opening, retrial(terms, by), wanted, using=using)
-    return Retrial(found.done, found.missing, found.refused, entry)
+    total = Retrial([], [], {}, 0)
+    # An entry has room for one edit.
+    for some in [wanted] if terms.text is None else [[id] for id in wanted]:
+        opening = audit.Opening(
+            act=Act.RETRY,
+            by=by,
+            why=why,
+            selection=audit.of_ids(some),
+            detail=terms.as_dict(),
+            payload=terms.text,
+        )
+        verb = retrial(terms, by, before=len(total.retried))
+        with after_pieces(len(total.retried)):
+            found, entry = carry_out(opening, verb, some, using=using)
+        total = Retrial(
+            [*total.retried, *found.done],
+            [*total.missing, *found.missing],
+            {**total.refused, **found.refused},
+            entry or total.entry_id,
+        )
+    return total
 
 
 class Terms:
@@ -148,7 +169,7 @@ class Terms:
                 refuse_markers(payload)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the audit trail keeps; payloads stay out of it."""
+        """Return what the audit trail keeps besides the payload."""
         found: dict[str, Any] = {"queue": self.queue, "rate": self.rate}
         found["edited"] = self.text is not None or None
         return {key: value for key, value in found.items() if value is not None}
@@ -163,20 +184,33 @@ class Terms:
         return [timedelta(seconds=(start + n) / self.rate) for n in range(count)]
 
 
-def retrial(terms: Terms, by: str | None) -> Verb:
-    """Return the verb that retries on these terms."""
+def retrial(terms: Terms, by: str | None, *, before: int = 0) -> Verb:
+    """Return the verb that retries on these terms; so many were retried before."""
 
     def verb(tx: Transaction, ids: list[int], start: int) -> Acted:
-        return recover.retry(
+        stored = _stored_payloads(tx, ids) if terms.text is not None else {}
+        verdicts, records = recover.retry(
             tx,
             ids,
             queue=terms.queue,
             payload=terms.text,
-            delays=terms.delays(len(ids), start),
+            delays=terms.delays(len(ids), before + start),
             by=audit.person(by),
         )
+        for record in records:
+            record.stored_payload = stored.get(record.pk)  # type: ignore[attr-defined]
+        return verdicts, records
 
     return verb
+
+
+def _stored_payloads(tx: Transaction, ids: list[int]) -> dict[int, str | None]:
+    """Read payloads as the text that is stored; a damaged one that is no text is left out."""
+    rows = PoisonRecord.objects.using(tx.using).filter(pk__in=ids)
+    try:
+        return dict(rows.values_list("pk", Cast("payload", TextField())))
+    except (DatabaseError, UnicodeError):
+        return {}
 
 
 def removal(by: str | None) -> Verb:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from deadletter import lifecycle, operations, send, testing
 from deadletter.models import AuditEntry
@@ -72,3 +76,65 @@ def test_nobody_changes_the_trail(admin_client: Client, login, acts) -> None:
     assert admin_client.post(url("auditentry", "delete", pk), {"post": "yes"}).status_code == 403
     assert login().get(url("auditentry")).status_code == 403
     assert AuditEntry.objects.filter(pk=pk).values().get() == before
+
+
+def edit(poisoned, before, after) -> str:
+    """Edit and retry a record; return the address of the entry."""
+    outcome = operations.retry_poison(poisoned("mail", before).pk, by="ann", payload=after)
+    return url("auditentry", "change", outcome.entry_id)
+
+
+def test_an_edit_is_shown_as_a_difference(admin_client: Client, poisoned) -> None:
+    page = edit(poisoned, {"to": "brokn", "same": 1}, {"to": "broken", "same": 1})
+
+    html = admin_client.get(page).content.decode()
+
+    assert re.search(r'dl-went">.*?<code>  &quot;to&quot;: &quot;brokn&quot;', html)
+    assert re.search(r'dl-came">.*?<code>  &quot;to&quot;: &quot;broken&quot;', html)
+    assert "Values that are hidden here change as well." not in html
+
+
+def test_an_edit_is_redacted_by_the_rules_of_the_site(admin_client: Client, poisoned) -> None:
+    before = {"to": "a", "password": "0ld-s3cret", "body": '{"token": "0ld-s3cret"}'}
+    page = edit(poisoned, before, {**before, "to": "b", "password": "n3w-s3cret"})
+
+    html = admin_client.get(page).content.decode()
+
+    assert "s3cret" not in html
+    assert "[redacted]" in html
+    assert "Values that are hidden here change as well." in html
+
+
+def test_who_may_not_see_payloads_sees_that_there_was_an_edit(login, poisoned) -> None:
+    page = edit(poisoned, {"to": "brokn"}, {"to": "broken"})
+
+    html = login("view_auditentry").get(page).content.decode()
+
+    assert "You may not see payloads." in html
+    assert "brok" not in html
+
+
+def test_an_edit_whose_payloads_were_cleared_says_so(admin_client: Client, poisoned) -> None:
+    page = edit(poisoned, {"to": "brokn"}, {"to": "broken"})
+    AuditEntry.objects.update(payload_before=None, payload_after=None)
+
+    assert "The payloads are not kept any more." in admin_client.get(page).content.decode()
+
+
+def test_hostile_payloads_of_an_edit_are_text(admin_client: Client, poisoned) -> None:
+    page = edit(poisoned, {"x": SCRIPT}, {"x": SCRIPT + "\u202e"})
+    AuditEntry.objects.update(payload_before='{"x": ' + SCRIPT)
+
+    html = admin_client.get(page).content.decode()
+
+    assert SCRIPT not in html
+    assert "\u202e" not in html
+
+
+def test_the_list_reads_no_payloads(admin_client: Client, poisoned) -> None:
+    edit(poisoned, {"to": "brokn"}, {"to": "broken"})
+
+    with CaptureQueriesContext(connection) as queries:
+        assert admin_client.get(url("auditentry", "changelist")).status_code == 200
+
+    assert not [q["sql"] for q in queries if "payload_" in q["sql"]]

@@ -69,6 +69,9 @@ def _edited_and_dead_again() -> PoisonRecord:
         if not edited:
             operations.retry_poison(record.pk, payload={"n": SECRET, "k": 2}, by="ada")
     assert "original_payload" in record.history[1]
+    edit = AuditEntry.objects.get(payload_after__isnull=False)
+    assert SECRET in edit.payload_before
+    assert SECRET in edit.payload_after
     return record
 
 
@@ -99,6 +102,8 @@ def test_no_address_tells_a_secret_without_the_permission(secrets, login, admin_
     pages = _pages(secrets)
 
     # With every right the secret is on many of them: these rows do hold it.
+    edit = AuditEntry.objects.get(payload_after__isnull=False)
+    assert SECRET in _body(admin_client.get(f"/admin/deadletter/auditentry/{edit.pk}/change/"))
     assert sum(SECRET in _body(admin_client.get(page)) for page in pages) > 25
     assert [page for page in pages if SECRET in _body(browser.get(page, follow=True))] == []
     asked = {"format": "jsonl", "why": "w"}
