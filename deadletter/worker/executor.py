@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.db import transaction
 
 from .. import copies, points, tracing
@@ -23,6 +24,7 @@ from ..lifecycle.settle import complete_last
 from ..logs import crash, event, is_detailed
 from ..models import Kind
 from ..status import Status
+from .caller import Caller
 from .classify import classify
 from .deferring import exhausted, undecodable, unregistered
 from .hygiene import prepare, tidy
@@ -62,30 +64,30 @@ def execute(
     handlers: Registry = registry,
     *,
     using: str | None = None,
-    nested: bool = False,
+    caller: Caller | None = None,
 ) -> Report:
     """
     Hand one message to its handler and say what became of it. Never raises.
 
-    `nested` is for tests that run inside a transaction of their own.
+    `caller` is for `testing.drain`, which runs handlers in its own thread: Ctrl-C is raised.
     """
     handler = admit(message, handlers)
     if isinstance(handler, Failure):
         return handler
     if not tracing.is_on():
-        return _run(message, handler, using, nested)
+        return _run(message, handler, using, caller)
     with tracing.processing(message):
-        return _run(message, handler, using, nested)
+        return _run(message, handler, using, caller)
 
 
-def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) -> Report:
+def _run(message: Claimed, handler: Handler, using: str | None, caller: Caller | None) -> Report:
     before = message.status
     try:
         # A fresh context each: translations, time zones and the like end with the message.
         context = contextvars.copy_context()
-        if nested or not handler.is_plain:
+        if caller is not None or not handler.is_plain:
             # Around all of it as well: hooks of the commit are the application's too.
-            result = context.run(copies.call, _call, handler, message, using, nested)
+            result = context.run(copies.call, _call, handler, message, using, caller)
         else:
             prepare(message.started)
             result = context.run(copies.call, handler.function, message)
@@ -95,14 +97,15 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
         tracing.failed(describe(lost))
         return Overtaken(message.id)
     except UnknownVersion as unknown:
-        if not nested:
-            tidy()
+        _tidy(caller)
         return unregistered(message, version=unknown.version)
-    except BaseException as error:  # noqa: BLE001 - a failure of the message, not of the worker
-        if not nested:
-            tidy()
+    except BaseException as error:
+        _tidy(caller)
+        if caller is not None and isinstance(error, KeyboardInterrupt):
+            # Somebody ends the test. In a worker Ctrl-C never comes here: it is a signal.
+            raise
         return failure(message, handler, error, before)
-    if not nested and (left := tidy()):
+    if left := _tidy(caller):
         return failure(message, handler, TransactionLeftOpen(left), before)
     if is_activity(message) and not handler.atomic:
         return finish(message, handler, result, before, using)
@@ -148,33 +151,61 @@ class TransactionLeftOpen(Exception):
         )
 
 
-def _call(handler: Handler, message: Claimed, using: str | None, nested: bool) -> Any:
+def _tidy(caller: Caller | None) -> list[str]:
+    return tidy() if caller is None else caller.tidy()
+
+
+def _call(handler: Handler, message: Claimed, using: str | None, caller: Caller | None) -> Any:
     """Return what the handler returned; an atomic one has completed its message as well."""
-    if not nested:
+    if caller is None or not caller.is_in_transaction:
         prepare(message.started)
     if handler.versions is not None:
         _take_turn(handler.versions, message, using)
         return None
     if handler.atomic:
-        return _call_atomic(handler, message, using, nested)
-    if not handler.is_async:
-        # A test runs inside a transaction: a database error of the handler must not break it.
-        with transaction.atomic(using=using):
-            return _finish(copies.call(handler.function, message))
-    return asyncio.run(copies.wait_for(handler.function(message)))
+        return _call_atomic(handler, message, using, caller)
+    if handler.is_async:
+        result = _finish(_in_time(handler, message))
+    else:
+        result = _finish(copies.call(handler.function, message))
+    _check_time(handler, message, caller)
+    return result
 
 
-def _call_atomic(handler: Handler, message: Claimed, using: str | None, nested: bool) -> Any:
+async def _in_time(handler: Handler, message: Claimed) -> Any:
+    """Cancel an async handler at its time limit, as the event loop of a worker does."""
+    limit = asyncio.timeout(handler.seconds)
+    try:
+        async with limit:
+            return await copies.wait_for(handler.function(message))
+    except BaseException:
+        if limit.expired():
+            raise TookTooLong(handler.seconds) from None
+        raise
+
+
+def _check_time(handler: Handler, message: Claimed, caller: Caller | None) -> None:
+    """Refuse a result that comes too late; in a worker the pump has done so before it came."""
+    if caller is None or handler.seconds is None:
+        return
+    if monotonic() - message.started > handler.seconds:
+        raise TookTooLong(handler.seconds)
+
+
+def _call_atomic(
+    handler: Handler, message: Claimed, using: str | None, caller: Caller | None
+) -> Any:
     """Return what the handler returned when its work and its completion are committed."""
     commits: list[str] = []
     result = None
     try:
         with transaction.atomic(using=using):
-            if not nested:
+            if caller is None or not caller.is_in_transaction:
                 # First in line: hooks of the handler run behind it, and may raise.
                 transaction.on_commit(lambda: commits.append("done"), using=using)
             # A copy of this process must not end the transaction, whose socket it shares.
             result = _finish(copies.call(handler.function, message))
+            _check_time(handler, message, caller)
             _complete(message, result, using)
     except BaseException as error:
         if not commits:
@@ -193,8 +224,28 @@ def _call_atomic(handler: Handler, message: Claimed, using: str | None, nested: 
 
 
 def _finish(result: Any) -> Any:
-    """Run what a wrapped `async def` returned: its work has not even begun."""
-    return asyncio.run(copies.wait_for(result)) if inspect.iscoroutine(result) else result
+    """
+    Run what an `async def` returned, wrapped or not: its work has not even begun.
+
+    What it does by `sync_to_async`, and so the ORM, comes back to this thread and its connections:
+    into the transaction of an atomic handler, or of a test.
+    """
+    if not inspect.iscoroutine(result):
+        return result
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+
+    async def run() -> Any:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))
+        return await copies.wait_for(result)
+
+    try:
+        return async_to_sync(run)()
+    except KeyboardInterrupt:
+        # This thread was interrupted, not the loop's: Python would wait for that one at its end.
+        for loop, task in running:
+            if task is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+        raise
 
 
 def is_activity(message: Claimed) -> bool:

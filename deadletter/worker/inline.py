@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from django.db import connections
+from itertools import chain
 
 from ..lifecycle import Claimed, ClaimRequest, Failure, Release, WorkBatch, process_batch
-from .executor import Overtaken, execute
+from .caller import Caller
+from .executor import Overtaken, Report, execute
 from .registry import Registry, registry
 from .tally import Reports, Tally
 
@@ -19,10 +19,17 @@ def drain(
     batch: int = 100,
     using: str | None = None,
     handlers: Registry = registry,
+    raise_errors: bool = False,
 ) -> Tally:
-    """Claim, run in order, report, until nothing is due."""
+    """
+    Claim, run in order, report, until nothing is due.
+
+    With `raise_errors`, up to the first handler that raises: its failure is settled, what was
+    claimed behind it is given back, and what it raised is raised here.
+    """
     tally = Tally()
     reports = Reports()
+    ending: BaseException | None = None
     request = ClaimRequest(queues, batch, policies=handlers.policies(), knows=handlers.knows)
     while True:
         claimed = process_batch(
@@ -30,26 +37,49 @@ def drain(
             completions=reports.completions,
             failures=reports.failures,
             releases=reports.releases,
-            claim=request,
+            claim=None if ending else request,
             using=using,
         )
         reports.count(claimed, tally)
+        if ending is not None:
+            raise ending
         if not claimed.messages and not claimed.poisoned and not reports:
             return tally
-        reports = _handle(claimed, handlers, using)
+        reports = Reports()
+        ending = _handle(claimed, handlers, using, reports, raise_errors=raise_errors)
 
 
-def _handle(batch: WorkBatch, handlers: Registry, using: str | None) -> Reports:
-    reports = Reports()
-    nested = any(connection.in_atomic_block for connection in connections.all(True))
-    for run in batch.runs():
-        for place, message in enumerate(run, 1):
-            report = execute(message, handlers, using=using, nested=nested)
+def _handle(
+    batch: WorkBatch,
+    handlers: Registry,
+    using: str | None,
+    reports: Reports,
+    *,
+    raise_errors: bool,
+) -> BaseException | None:
+    """Run a batch; return what ends the drain. Then the rest of the batch is given back."""
+    runs = list(batch.runs())
+    for number, run in enumerate(runs, 1):
+        for place, message in enumerate(run):
+            try:
+                report = _execute(message, handlers, using)
+            except KeyboardInterrupt as interrupt:
+                reports.add_all(_given_back([*run[place:], *chain(*runs[number:])]))
+                return interrupt
             reports.add(report)
             if isinstance(report, Failure | Overtaken):
-                reports.add_all(_given_back(run[place:]))
+                reports.add_all(_given_back(run[place + 1 :]))
+                if raise_errors and isinstance(report, Failure) and report.raised is not None:
+                    reports.add_all(_given_back([*chain(*runs[number:])]))
+                    return report.raised
                 break
-    return reports
+    return None
+
+
+def _execute(message: Claimed, handlers: Registry, using: str | None) -> Report:
+    caller = Caller()
+    with caller.autocommit():
+        return execute(message, handlers, using=using, caller=caller)
 
 
 def _given_back(rest: Sequence[Claimed]) -> list[Release]:

@@ -67,6 +67,7 @@ def mutations() -> list[Mutation]:
         *_quarantine(),
         *_processes(),
         *_people(),
+        *_applications(),
         *_rest(),
     ]
 
@@ -1351,3 +1352,77 @@ def _processes() -> Iterator[Mutation]:
     }
     for name, (edit, test) in edits.items():
         yield Mutation(name, "sqlite", [edit], [test])
+
+
+def _applications() -> Iterator[Mutation]:
+    """What the log and the test helpers owe to the application, and to its platform."""
+    drain = "tests/test_drain.py::test_"
+    sentry = "tests/worker/test_sentry.py::test_"
+    alone = "tests/worker/test_without_fork.py"
+    level = "logging.ERROR if poisoning.reason is not FailureReason.OPERATOR else logging.WARNING"
+    edits: dict[str, tuple[Database, Edit, str]] = {
+        "log a death as a warning": (
+            "sqlite",
+            python("lifecycle/quarantine.py", level, "logging.WARNING"),
+            f"{sentry}one_event_for_a_death_and_none_for_its_retries",
+        ),
+        "log a death without its exception": (
+            "sqlite",
+            python("lifecycle/quarantine.py", "exc_info=raised", "exc_info=None"),
+            f"{sentry}one_event_for_a_death_and_none_for_its_retries",
+        ),
+        "leave Sentry's events to the end of a process that has none": (
+            "sqlite",
+            python("worker/process.py", "        _flush_sentry()\n", ""),
+            f"{sentry}a_site_with_all_that_sentry_enables_by_itself",
+        ),
+        "register fork hooks on every platform": (
+            "sqlite",
+            python("forks.py", 'if hasattr(os, "register_at_fork"):', "if True:"),
+            f"{alone}::test_a_single_process_runs_where_nothing_can_be_forked",
+        ),
+        "drain async handlers on another connection": (
+            "sqlite",
+            python(
+                "worker/executor.py", "return async_to_sync(run)()", "return asyncio.run(run())"
+            ),
+            f"{drain}an_async_handler_uses_the_connection_of_the_test",
+        ),
+        "leave the test's transaction broken by an error": (
+            "postgresql",
+            python(
+                "worker/caller.py", 'self._savepoint("ROLLBACK TO SAVEPOINT")', "pass  # broken"
+            ),
+            f"{drain}a_database_error_undoes_its_statement_alone",
+        ),
+        "let errors mark the test's transaction": (
+            "sqlite",
+            python("worker/caller.py", "if not blocks or blocks[0] is None:", "if False:"),
+            f"{drain}a_handler_may_go_on_after_a_database_error",
+        ),
+        "drain without time limits": (
+            "sqlite",
+            python(
+                "worker/executor.py",
+                "if monotonic() - message.started > handler.seconds:",
+                "if False:",
+            ),
+            f"{drain}a_handler_that_took_too_long_has_failed",
+        ),
+        "take Ctrl-C for a failure of the message": (
+            "sqlite",
+            python(
+                "worker/executor.py",
+                "if caller is not None and isinstance(error, KeyboardInterrupt):",
+                "if False:",
+            ),
+            f"{drain}ctrl_c_ends_the_drain_and_is_no_failure",
+        ),
+        "raise an error before it is settled": (
+            "sqlite",
+            python("worker/inline.py", "return report.raised", "raise report.raised"),
+            f"{drain}the_first_error_is_raised_when_it_is_settled",
+        ),
+    }
+    for name, (on, edit, test) in edits.items():
+        yield Mutation(name, on, [edit], [test])

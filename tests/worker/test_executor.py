@@ -239,12 +239,22 @@ def test_a_database_error_of_a_handler_breaks_nothing_but_its_attempt(clock, cou
     assert IntegrityError.__name__ in Message.objects.get().error
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit()], ids=repr)
 def test_even_an_exit_is_a_failure_of_the_message(clock, counts, handles, error):
     handles("mail", raising(error))
     send("mail")
 
     assert testing.drain().failed == 1
+    assert counts() == {"failed": 1}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ctrl_c_of_a_handler_in_a_worker_is_a_failure_of_the_message(run, counts, handles):
+    handles("mail", raising(KeyboardInterrupt()))
+    send("mail")
+
+    run()
+
     assert counts() == {"failed": 1}
 
 
