@@ -26,8 +26,8 @@ def drain(
     """
     Run everything due, in this process, through the real executor.
 
-    Works inside a TestCase's transaction. Returns counts: completed, failed, poisoned, released,
-    deferred.
+    Works inside a TestCase's transaction. Returns counts: completed, staged (stages, not messages),
+    failed, poisoned, released, deferred.
     """
     discover()
     return inline.drain(queues=queues, using=using, handlers=handlers)

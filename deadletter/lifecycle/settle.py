@@ -72,21 +72,35 @@ def complete(
 
 
 def complete_last(
-    token: str, id: int, *, seconds: float, wait: Duration, using: str | None = None
+    token: str,
+    id: int,
+    *,
+    seconds: float,
+    wait: Duration,
+    stage: int = 0,
+    using: str | None = None,
 ) -> None:
     """
-    Finish one message as the last thing in the caller's transaction.
+    Finish one message, or a `stage` of it, as the last thing in the caller's transaction.
 
-    Waits for a locked row or stream up to `wait`, which is its lease: after that the message is
-    not the caller's any more. Raises: LeaseLost, LockNotAvailable.
+    The caller gives back the rest of its run. Waits for a locked row or stream up to `wait`, which
+    is its lease: after that the message is not the caller's any more.
+    Raises: LeaseLost, LockNotAvailable, CompletionRefused.
     """
-    wanted = [Completion(id, Status.PUBLISHED, token, seconds)]
+    wanted = [Completion(id, stage or Status.PUBLISHED, token, seconds)]
     limit = as_timedelta(wait, field="wait").total_seconds()
-    outcomes = in_transaction(
-        lambda tx: completing(tx, wanted), using=using, wait=limit, is_last=True
-    )
-    if id not in outcomes:
+
+    def work(tx: Transaction) -> Outcomes:
+        if not stage:
+            return completing(tx, wanted)
+        streams.lock(tx, {id})
+        return complete_stages(tx, wanted, keep_rest=True)
+
+    outcome = in_transaction(work, using=using, wait=limit, is_last=True).get(id)
+    if outcome is None:
         raise LeaseLost([id])
+    if isinstance(outcome, Refused):
+        raise CompletionRefused({id: outcome.why})
 
 
 def fail(

@@ -22,7 +22,7 @@ from ..lifecycle import Claimed, Completion, Failure
 from ..lifecycle.settle import complete_last
 from ..logs import crash, event
 from ..models import Kind
-from ..status import Status
+from ..status import STAGE_BITS, Status
 from .classify import classify
 from .deferring import exhausted, undecodable, unregistered
 from .hygiene import prepare, tidy
@@ -36,6 +36,8 @@ class Settled:
     id: int
     #: How long its handler took.
     seconds: float | None = None
+    #: It finished a stage, not the message.
+    is_stage: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,12 @@ def _run(message: Claimed, handler: Handler, using: str | None, nested: bool) ->
         return failure(message, handler, error, before)
     if not nested and (left := tidy()):
         return failure(message, handler, TransactionLeftOpen(left), before)
-    if is_activity(message) and not handler.atomic:
+    if is_activity(message) and not handler.atomic and not message.stage:
         return finish(message, handler, result, before, using)
     seconds = monotonic() - message.started
     if handler.atomic:
-        return Settled(message.id, seconds)
-    return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
+        return Settled(message.id, seconds, bool(message.stage))
+    return completion(message, seconds)
 
 
 def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
@@ -129,6 +131,18 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
             return exhausted(message)
     message.started = monotonic()
     return handler
+
+
+def completion(message: Claimed, seconds: float) -> Completion:
+    """Report a handler that returned: the message is finished, or the stage that it named."""
+    if message.stage:
+        return Completion(message.id, reached(message), message.token, seconds, message)
+    return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
+
+
+def reached(message: Claimed) -> int:
+    """Return the stages that a message has reached, whatever its handler made of the number."""
+    return int(message.status) & STAGE_BITS
 
 
 class TookTooLong(TimeoutError):
@@ -232,11 +246,17 @@ def _take_turn(versions: Mapping[str, Flow], message: Claimed, using: str | None
 
 def _complete(message: Claimed, result: Any, using: str | None) -> None:
     try:
-        if is_activity(message):
+        if is_activity(message) and not message.stage:
             finish_activity(message, result, using=using)
             return
-        taken = monotonic() - message.started
-        complete_last(message.token, message.id, seconds=taken, wait=message.lease, using=using)
+        complete_last(
+            message.token,
+            message.id,
+            seconds=monotonic() - message.started,
+            wait=message.lease,
+            stage=reached(message) if message.stage else 0,
+            using=using,
+        )
         points.reach("atomic.completed", message)
     except LeaseLost as error:
         raise _LostInCommit from error
@@ -271,7 +291,7 @@ def failure(
         message.id,
         error=described.text,
         reason=reason,
-        completed=0 if message.status is before else message.status & ~before,
+        completed=0 if message.status is before else reached(message) & ~before,
         delay=delay,
         permanent=isinstance(error, Permanent),
         max_attempts=own_limit,

@@ -46,7 +46,7 @@ def _handle(batch: WorkBatch, handlers: Registry, using: str | None) -> Reports:
         for place, message in enumerate(run, 1):
             report = execute(message, handlers, using=using, nested=nested)
             reports.add(report)
-            if isinstance(report, Failure | Overtaken):
+            if isinstance(report, Failure | Overtaken) or message.stage:
                 reports.add_all(_given_back(run[place:]))
                 break
     return reports
