@@ -14,7 +14,7 @@ from .claim import look_ahead, new_token, take
 from .held import held
 from .locks import each_free, try_lock
 from .settle import Outcomes
-from .stages import are_published, by_end, complete_stages, record_stages
+from .stages import by_end, complete_stages, record_stages, unpublished
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Batch,
@@ -132,7 +132,7 @@ _Way = Callable[[Transaction, _Reports, str], tuple[Outcomes, Collection[int]]]
 def _settle(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
     done, failed, back = reports.done, reports.failed, reports.back
     stages: Sequence[Completion] = ()
-    is_plain = are_published(done)
+    is_plain = not unpublished(done)
     if not is_plain:
         done, stages = by_end(done)
     if failed or back or not is_plain:

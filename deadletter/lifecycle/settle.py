@@ -23,7 +23,7 @@ from .held import held, held_under
 from .locks import each_free, try_lock
 from .noting import announce_failed, count_failure
 from .quarantine import Death, quarantine
-from .stages import are_published, by_end, complete_stages
+from .stages import by_end, complete_stages, unpublished
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Completed,
@@ -42,7 +42,6 @@ Outcomes = dict[int, Outcome]
 Tokens = Mapping[int, str]
 
 _NOTHING = timedelta(0)
-_PUBLISHED = int(Status.PUBLISHED)
 #: One for all: it says nothing of its message.
 _COMPLETED = Completed()
 
@@ -201,9 +200,8 @@ def abandon(
 
 def check_reports(completions: Iterable[Completion], failures: Iterable[Failure]) -> None:
     """Refuse flags that cannot be stored, before anything is. Raises: ValueError."""
-    for completion in completions:
-        if completion[1] != _PUBLISHED:
-            check_flags(completion.status, field=f"status of message {completion.id}")
+    for completion in unpublished(completions):
+        check_flags(completion.status, field=f"status of message {completion.id}")
     for failure in failures:
         if failure.completed:
             # Whoever gives back the status of the message may give FAILED with it.
@@ -213,7 +211,7 @@ def check_reports(completions: Iterable[Completion], failures: Iterable[Failure]
 
 def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
     """Finish messages, or stages of them; those with status 0 are given back by name."""
-    if are_published(completions):
+    if not unpublished(completions):
         return dict.fromkeys(finish(tx, completions), _COMPLETED)
     streams.lock(tx, {item.id for item in completions})
     outcomes: Outcomes = {}

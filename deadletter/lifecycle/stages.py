@@ -21,12 +21,17 @@ from .transaction import Stream, Transaction
 from .values import Completed, Completion, Outcome, Progress, Refused, Released, Staged
 
 _FAILED = int(Status.FAILED)
-_PUBLISHED = int(Status.PUBLISHED)
+PUBLISHED = Status.PUBLISHED
+_PUBLISHED = int(PUBLISHED)
 
 
-def are_published(completions: Iterable[Completion]) -> bool:
-    """Return whether all of these end their messages and say nothing else. The hot path."""
-    return all(item[1] == _PUBLISHED for item in completions)
+def unpublished(completions: Iterable[Completion]) -> list[Completion]:
+    """
+    Return the completions that do not simply end their messages. The hot path: mostly none.
+
+    Almost all have the very flag, and `is` takes a third of the time of a comparison.
+    """
+    return [item for item in completions if item[1] is not PUBLISHED and item[1] != PUBLISHED]
 
 
 def by_end(

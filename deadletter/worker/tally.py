@@ -6,10 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..lifecycle import Completion, Failure, Poisoned, Refused, Release, Staged, WorkBatch
-from ..status import Status
+from ..lifecycle.stages import unpublished
 from .executor import Overtaken, Settled
-
-_PUBLISHED = int(Status.PUBLISHED)
 
 
 @dataclass
@@ -124,7 +122,7 @@ class Reports:
     @property
     def stages(self) -> list[Completion]:
         """Completions that do not simply end their messages."""
-        return [item for item in self.completions if item[1] != _PUBLISHED]
+        return unpublished(self.completions)
 
     def _count_stages(self, batch: WorkBatch, tally: Tally) -> int:
         """Count finished stages; return how many of the completions finished no message."""

@@ -314,6 +314,30 @@ def test_a_handler_goes_through_its_stages_with_all_attempts_for_each(
     assert not PoisonRecord.objects.exists()
 
 
+def test_a_next_stage_is_not_recorded_before_its_handler_returns(running, handles, gate):
+    """Its flag would not be new any more, and the stage refused."""
+    seen: list[int] = []
+
+    def function(message: Any) -> None:
+        seen.append(int(message.status))
+        if not message.status & PACKED:
+            message.next_stage(PACKED)
+            message.done(SHIPPED)
+            gate.wait(PATIENCE)
+
+    handles("job", function)
+    id = send("job").pk
+    with running(concurrency=1) as process:
+        wait_until(lambda: status(id) & SHIPPED)
+        before = status(id)
+        gate.set()
+        wait_until(lambda: not Message.objects.exists())
+
+    assert before == STORED | SHIPPED
+    assert seen == [STORED, STORED | PACKED | SHIPPED]
+    assert (process.pump.tally.staged, process.pump.tally.completed) == (1, 1)
+
+
 def test_what_an_atomic_handler_wrote_is_committed_with_its_stage(run, handles):
     def function(message: Any) -> None:
         Effect.objects.create(message=message.id, note=f"status {int(message.status)}")
