@@ -22,6 +22,7 @@ POINTS = {
     "complete.deleted": "finished messages without a stream are deleted, those of streams not yet",
     "complete.unblocking": "finished messages are deleted, their streams are not woken",
     "stage.completed": "finished stages are written, the rest of their runs is not given back",
+    "stage.recorded": "what a running handler has done is written, not committed",
     "fail.recorded": "failures are written, the dying are not quarantined",
     "release.given_back": "messages behind a failure are given back, their stream is not woken",
     "renew.extended": "leases are extended, not committed",

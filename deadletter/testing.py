@@ -28,10 +28,11 @@ def drain(
     Run everything due, in this process, through the real executor.
 
     Works inside a TestCase's transaction, for async handlers too. Returns counts: completed,
-    failed, poisoned, released, deferred. With `raise_errors` it stops at the first attempt that
-    fails because its handler raised or took too long: the failure is settled as ever, what was
-    claimed behind it is given back, and the exception is raised. Ctrl-C ends it in the same way,
-    and is no failure of the message. What differs from a worker: docs/testing.md.
+    staged (stages, not messages), failed, poisoned, released, deferred. With `raise_errors` it
+    stops at the first attempt that fails because its handler raised or took too long: the failure
+    is settled as ever, what was claimed behind it is given back, and the exception is raised.
+    Ctrl-C ends it in the same way, and is no failure of the message. What differs from a worker:
+    docs/testing.md.
     """
     discover()
     return inline.drain(queues=queues, using=using, handlers=handlers, raise_errors=raise_errors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from time import monotonic
@@ -14,7 +14,7 @@ from .claim import look_ahead, new_token, take
 from .held import held
 from .locks import each_free, try_lock
 from .settle import Outcomes
-from .stages import are_published, by_end, complete_stages
+from .stages import by_end, complete_stages, record_stages, unpublished
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Batch,
@@ -22,6 +22,7 @@ from .values import (
     Completion,
     Failure,
     Levels,
+    Progress,
     Release,
     Scheduled,
     WorkBatch,
@@ -36,6 +37,7 @@ def process_batch(
     failures: Sequence[Failure] = (),
     releases: Sequence[int | Release] = (),
     claim: ClaimRequest | None = None,
+    progress: Sequence[Progress] = (),
     careful: bool = False,
     using: str | None = None,
 ) -> WorkBatch:
@@ -47,7 +49,8 @@ def process_batch(
     transaction has locked, or whose stream it has, as `busy`: nobody is waited for longer than a
     moment, and with `careful` (for what was busy before) not even that. What failed in this call is
     not claimed by it again, what was released or finished a stage may be. Completions whose flags
-    make no stage are `refused`, and the rest is applied.
+    make no stage are `refused`, and the rest is applied. `progress` is of attempts that go on: what
+    was written of it is `recorded`, and a locked row is not waited for.
     Raises: ValueError when no row can hold the flags of a report; nothing is done.
     """
     reports = _Reports(
@@ -72,13 +75,20 @@ def process_batch(
                 return WorkBatch(claim.token or new_token(), levels=hint)
             claim = replace(claim, levels=hint, rediscover=False)
 
+    ending = {item.id for item in reports.back} if progress else ()
+
+    def settled(tx: Transaction, way: _Way) -> WorkBatch:
+        # Before they are given back; what goes on comes after the locks of the reports.
+        recorded = record_stages(tx, [item for item in progress if item.id in ending])
+        outcomes, busy = way(tx, reports, worker)
+        recorded += record_stages(tx, [item for item in progress if item.id not in ending])
+        return _answer(tx, reports, outcomes, busy, claim, worker, hint, recorded)
+
     def work(tx: Transaction) -> WorkBatch:
-        outcomes = _settle(tx, reports, worker)
-        return _answer(tx, reports, outcomes, (), claim, worker, hint)
+        return settled(tx, _settle_all)
 
     def work_carefully(tx: Transaction) -> WorkBatch:
-        outcomes, busy = _settle_free(tx, reports, worker)
-        return _answer(tx, reports, outcomes, busy, claim, worker, hint)
+        return settled(tx, _settle_free)
 
     if not careful:
         try:
@@ -116,10 +126,13 @@ class _Reports:
         )
 
 
+_Way = Callable[[Transaction, _Reports, str], tuple[Outcomes, Collection[int]]]
+
+
 def _settle(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
     done, failed, back = reports.done, reports.failed, reports.back
     stages: Sequence[Completion] = ()
-    is_plain = are_published(done)
+    is_plain = not unpublished(done)
     if not is_plain:
         done, stages = by_end(done)
     if failed or back or not is_plain:
@@ -136,6 +149,13 @@ def _settle(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
         # Last: a stage gives back what is left of its run, not what is reported here as well.
         outcomes |= complete_stages(tx, stages)
     return outcomes
+
+
+def _settle_all(
+    tx: Transaction, reports: _Reports, worker: str
+) -> tuple[Outcomes, Collection[int]]:
+    """Settle everything; nothing is busy, or the transaction fails."""
+    return _settle(tx, reports, worker), ()
 
 
 def _settle_free(
@@ -166,6 +186,7 @@ def _answer(
     claim: ClaimRequest | None,
     worker: str,
     hint: Levels | None,
+    recorded: Sequence[int],
 ) -> WorkBatch:
     """Claim, in the transaction of the settles, and say what became of each report."""
     if len(reports):
@@ -187,4 +208,5 @@ def _answer(
         sorted(reports.ids.difference(outcomes, busy)),
         took,
         sorted(busy),
+        recorded,
     )

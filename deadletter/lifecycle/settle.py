@@ -24,7 +24,7 @@ from .limits import grown
 from .locks import each_free, try_lock
 from .noting import announce_failed, count_failure
 from .quarantine import Death, death_by, quarantine
-from .stages import are_published, by_end, complete_stages
+from .stages import by_end, complete_stages, unpublished
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Completed,
@@ -43,7 +43,6 @@ Outcomes = dict[int, Outcome]
 Tokens = Mapping[int, str]
 
 _NOTHING = timedelta(0)
-_PUBLISHED = int(Status.PUBLISHED)
 #: One for all: it says nothing of its message.
 _COMPLETED = Completed()
 
@@ -73,21 +72,35 @@ def complete(
 
 
 def complete_last(
-    token: str, id: int, *, seconds: float, wait: Duration, using: str | None = None
+    token: str,
+    id: int,
+    *,
+    seconds: float,
+    wait: Duration,
+    stage: int = 0,
+    using: str | None = None,
 ) -> None:
     """
-    Finish one message as the last thing in the caller's transaction.
+    Finish one message, or a `stage` of it, as the last thing in the caller's transaction.
 
-    Waits for a locked row or stream up to `wait`, which is its lease: after that the message is
-    not the caller's any more. Raises: LeaseLost, LockNotAvailable.
+    The caller gives back the rest of its run. Waits for a locked row or stream up to `wait`, which
+    is its lease: after that the message is not the caller's any more.
+    Raises: LeaseLost, LockNotAvailable, CompletionRefused.
     """
-    wanted = [Completion(id, Status.PUBLISHED, token, seconds)]
+    wanted = [Completion(id, stage or Status.PUBLISHED, token, seconds)]
     limit = as_timedelta(wait, field="wait").total_seconds()
-    outcomes = in_transaction(
-        lambda tx: completing(tx, wanted), using=using, wait=limit, is_last=True
-    )
-    if id not in outcomes:
+
+    def work(tx: Transaction) -> Outcomes:
+        if not stage:
+            return completing(tx, wanted)
+        streams.lock(tx, {id})
+        return complete_stages(tx, wanted, keep_rest=True)
+
+    outcome = in_transaction(work, using=using, wait=limit, is_last=True).get(id)
+    if outcome is None:
         raise LeaseLost([id])
+    if isinstance(outcome, Refused):
+        raise CompletionRefused({id: outcome.why})
 
 
 def fail(
@@ -188,9 +201,8 @@ def abandon(
 
 def check_reports(completions: Iterable[Completion], failures: Iterable[Failure]) -> None:
     """Refuse flags that cannot be stored, before anything is. Raises: ValueError."""
-    for completion in completions:
-        if completion[1] != _PUBLISHED:
-            check_flags(completion.status, field=f"status of message {completion.id}")
+    for completion in unpublished(completions):
+        check_flags(completion.status, field=f"status of message {completion.id}")
     for failure in failures:
         if failure.completed:
             # Whoever gives back the status of the message may give FAILED with it.
@@ -200,7 +212,7 @@ def check_reports(completions: Iterable[Completion], failures: Iterable[Failure]
 
 def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
     """Finish messages, or stages of them; those with status 0 are given back by name."""
-    if are_published(completions):
+    if not unpublished(completions):
         return dict.fromkeys(finish(tx, completions), _COMPLETED)
     streams.lock(tx, {item.id for item in completions})
     outcomes: Outcomes = {}

@@ -12,7 +12,7 @@ from .. import sql
 from ..durations import Duration
 from ..failure_policy import Policy
 from ..payload import decode
-from ..status import FailureReason, Status
+from ..status import FailureReason, Status, check_stage
 
 _UNREAD: Any = object()
 
@@ -54,6 +54,10 @@ class Claimed:
     started: float = field(default=0.0, repr=False)
     #: The trace span of its execution; None where nothing is traced.
     span: Any = field(default=None, repr=False)
+    #: The flags given to `next_stage`; 0 while the message ends when its handler returns.
+    stage: int = field(default=0, repr=False)
+    #: Called with the message after `done`, where stages are written before the attempt ends.
+    recorder: Callable[[Claimed], object] | None = field(default=None, repr=False)
     _payload: Any = field(default=_UNREAD, repr=False)
 
     @property
@@ -76,8 +80,34 @@ class Claimed:
         return self.max_attempts is not None and self.attempt >= max(self.max_attempts, 1)
 
     def done(self, flag: Status | int) -> None:
-        """Record a finished stage: kept when this attempt fails, seen by the next one."""
-        self.status |= Status(flag)
+        """
+        Record a finished stage: kept when this attempt fails, seen by the next one.
+
+        A worker writes it with its next exchange, at the latest with the report of the attempt;
+        what was recorded after the last exchange of a killed process is lost.
+        Raises: ValueError for any but bits 0 to 14.
+        """
+        self.status |= Status(check_stage(flag, field="done"))
+        if self.recorder is not None:
+            self.recorder(self)
+
+    def next_stage(self, flag: Status | int) -> None:
+        """
+        Finish a stage, not the message, when the handler returns.
+
+        The flag is recorded with the report, and the message is due again with all its attempts.
+        Raises: ValueError unless the flag is new, or for any but bits 0 to 14, or for PUBLISHED.
+        """
+        flags = check_stage(flag, field="next_stage")
+        if (self.status | flags) & Status.PUBLISHED:
+            raise ValueError("next_stage: PUBLISHED ends the message; return without a next stage")
+        if not flags & ~int(self.status):
+            raise ValueError(
+                f"next_stage: {flags} adds no stage to {int(self.status)}; name a flag that the "
+                "message does not have yet"
+            )
+        self.stage |= flags
+        self.status |= Status(flags)
 
 
 class Floor(NamedTuple):
@@ -200,6 +230,14 @@ class Completion(NamedTuple):
     message: Claimed | None = None
 
 
+class Progress(NamedTuple):
+    """Stages that an attempt has finished so far; it goes on."""
+
+    id: int
+    flags: int
+    token: str
+
+
 @dataclass(frozen=True)
 class Release:
     """A message given back unprocessed, free again after `delay`."""
@@ -299,6 +337,8 @@ class WorkBatch(Batch):
     #: Reports that were not applied: another transaction holds the row, or something of its
     #: stream. The messages are still the caller's; report them again.
     busy: Sequence[int] = ()
+    #: Messages whose progress is written; of the others the row is locked, or not the caller's.
+    recorded: Sequence[int] = ()
 
     @property
     def poisoned(self) -> list[int]:

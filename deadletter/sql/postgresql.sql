@@ -425,6 +425,21 @@ SELECT m.id, m.status FROM deadletter_message m
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
    AND COALESCE(m.available_at, '-infinity') > %(now)s;
 
+-- record_stages --
+-- Add flags to messages whose handlers go on. Waits for nobody: a row that is locked is tried again with the next exchange.
+WITH mine AS MATERIALIZED (
+    SELECT m.ctid AS spot FROM deadletter_message m
+     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+       AND COALESCE(m.available_at, '-infinity') > %(now)s
+     ORDER BY m.id
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE deadletter_message m
+   SET status = m.status | %(flags)s
+  FROM mine
+ WHERE m.ctid = mine.spot
+RETURNING m.id;
+
 -- release_rest --
 -- Give back, uncounted, what was claimed in one run with a message and is behind it. The streams' locks are held. Found among the
 -- leased messages of the stream, of which there is one run at most, not among all that wait in it.

@@ -240,6 +240,14 @@ SELECT id, status FROM deadletter_message
    AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
    AND available_at > %(now)s;
 
+-- record_stages --
+UPDATE deadletter_message
+   SET status = status | %(flags)s
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s
+RETURNING id;
+
 -- release_rest --
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL, available_at = %(now)s,

@@ -19,6 +19,7 @@ from ..lifecycle import (
     Failure,
     Floor,
     Levels,
+    Progress,
     Release,
     WorkBatch,
     process_batch,
@@ -30,6 +31,7 @@ from .holding import Holdings
 from .intake import Intake
 from .leases import Leases
 from .options import Options
+from .recorder import Recorder
 from .registry import Registry
 from .reporting import Reporting
 from .tally import Reports, Tally
@@ -92,6 +94,7 @@ class Exchange:
         self._intake = intake
         self._tally = tally
         self._queues = queues
+        self._recorder = Recorder(holdings)
         self._courier: Courier[WorkBatch] = Courier(options.using)
         #: The token of the last claim.
         self._asked_under = ""
@@ -114,14 +117,19 @@ class Exchange:
         """
         Report and claim in one transaction; the report is kept until it is known to be in.
 
-        None: a report could not be stored, and all of them were settled one by one.
+        None: there was nothing to say; or a report could not be stored, and each was settled alone.
         """
         asked, heard = monotonic(), self.heard
         request = self._request(room) if room else None
         reports = self._reporting.take()
+        progress = self._progress(reports) if self._recorder.is_due(asked) else []
+        if not (reports or room or progress):
+            # The handlers that recorded something have ended, and say it in their reports.
+            self._reporting.restore(reports)
+            return None
         points.reach("pump.exchanging")
         try:
-            batch = self._carry(reports, request)
+            batch = self._carry(reports, request, progress)
         except (DataError, IntegrityError) as error:
             self._reporting.restore(reports)
             if not reports:
@@ -136,6 +144,8 @@ class Exchange:
                     self._leases.doubtful.add(request.token)
             raise
         points.reach("pump.exchanged")
+        if progress:
+            self._recorder.written(progress, batch.recorded)
         if room and not batch.token:
             self._tell_held_up(asked)
         if room:
@@ -145,6 +155,14 @@ class Exchange:
             self._candidates = batch.candidates if len(batch.messages) >= room else 1.0
         is_partial = request is not None and bool(request.floors) and batch.levels is None
         return Answered(reports, batch, room, asked, monotonic() - asked, is_partial)
+
+    def has_progress(self, now: float) -> bool:
+        """Return whether handlers have recorded stages that are not on their rows yet."""
+        return self._recorder.is_due(now)
+
+    def _progress(self, reports: Reports) -> list[Progress]:
+        ended = {release.id for release in reports.releases}
+        return self._recorder.take(given_back=ended | self._reporting.backlog.ids)
 
     def _tell_held_up(self, now: float) -> None:
         """Say, once a minute, why a worker that seems idle claims nothing."""
@@ -192,11 +210,13 @@ class Exchange:
             raise
         self._reporting.settled(reports, batch)
 
-    def _carry(self, reports: Reports, request: ClaimRequest | None) -> WorkBatch:
+    def _carry(
+        self, reports: Reports, request: ClaimRequest | None, progress: Sequence[Progress]
+    ) -> WorkBatch:
         """Put an exchange to the database; meanwhile enter the one before, where that is left."""
         if self.unentered is None:
-            return self._process(reports, request)
-        self._courier.send(partial(self._process, reports, request))
+            return self._process(reports, request, progress)
+        self._courier.send(partial(self._process, reports, request, progress))
         try:
             self.catch_up()
         finally:
@@ -217,7 +237,8 @@ class Exchange:
     def _enter(self, answered: Answered) -> None:
         """Let go of what was reported, and hold what was claimed. Asks the database nothing."""
         self._reporting.settled(answered.reports, answered.batch)
-        if (observer := self._reporting.observer) is not None:
+        observer = self._reporting.observer
+        if observer is not None and (answered.reports or answered.room):
             observer.exchanged(answered.took, answered.reports, answered.batch, self._tally)
         if answered.room:
             self._reporting.forget_claimed_anew(answered.batch)
@@ -270,7 +291,12 @@ class Exchange:
             self._floors[batch.messages[0].queue] = batch.floor
 
     def _process(
-        self, reports: Reports, request: ClaimRequest | None = None, *, careful: bool = False
+        self,
+        reports: Reports,
+        request: ClaimRequest | None = None,
+        progress: Sequence[Progress] = (),
+        *,
+        careful: bool = False,
     ) -> WorkBatch:
         return process_batch(
             worker=self._options.name,
@@ -278,6 +304,7 @@ class Exchange:
             failures=reports.failures,
             releases=reports.releases,
             claim=request,
+            progress=progress,
             careful=careful,
             using=self._options.using,
         )

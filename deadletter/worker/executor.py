@@ -16,14 +16,14 @@ from django.db import transaction
 
 from .. import copies, points, tracing
 from ..events import read_event
-from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
+from ..exceptions import LeaseLost, Permanent, Undecodable
 from ..failures import describe
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
 from ..lifecycle import Claimed, Completion, Failure
 from ..lifecycle.settle import complete_last
 from ..logs import crash, event, is_detailed
 from ..models import Kind
-from ..status import Status
+from ..status import STAGE_BITS, Status
 from .caller import Caller
 from .classify import classify
 from .deferring import exhausted, undecodable, unregistered
@@ -38,6 +38,8 @@ class Settled:
     id: int
     #: How long its handler took.
     seconds: float | None = None
+    #: It finished a stage, not the message.
+    is_stage: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,12 @@ def _run(message: Claimed, handler: Handler, using: str | None, caller: Caller |
         return failure(message, handler, error, before)
     if left := _tidy(caller):
         return failure(message, handler, TransactionLeftOpen(left), before)
-    if is_activity(message) and not handler.atomic:
+    if is_activity(message) and not handler.atomic and not message.stage:
         return finish(message, handler, result, before, using)
     seconds = monotonic() - message.started
     if handler.atomic:
-        return Settled(message.id, seconds)
-    return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
+        return Settled(message.id, seconds, bool(message.stage))
+    return completion(message, seconds)
 
 
 def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
@@ -132,6 +134,18 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
             return exhausted(message, handler.policy)
     message.started = monotonic()
     return handler
+
+
+def completion(message: Claimed, seconds: float) -> Completion:
+    """Report a handler that returned: the message is finished, or the stage that it named."""
+    if message.stage:
+        return Completion(message.id, reached(message), message.token, seconds, message)
+    return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
+
+
+def reached(message: Claimed) -> int:
+    """Return the stages that a message has reached, whatever its handler made of the number."""
+    return int(message.status) & STAGE_BITS
 
 
 class TookTooLong(TimeoutError):
@@ -283,11 +297,17 @@ def _take_turn(versions: Mapping[str, Flow], message: Claimed, using: str | None
 
 def _complete(message: Claimed, result: Any, using: str | None) -> None:
     try:
-        if is_activity(message):
+        if is_activity(message) and not message.stage:
             finish_activity(message, result, using=using)
             return
-        taken = monotonic() - message.started
-        complete_last(message.token, message.id, seconds=taken, wait=message.lease, using=using)
+        complete_last(
+            message.token,
+            message.id,
+            seconds=monotonic() - message.started,
+            wait=message.lease,
+            stage=reached(message) if message.stage else 0,
+            using=using,
+        )
         points.reach("atomic.completed", message)
     except LeaseLost as error:
         raise _LostInCommit from error
@@ -319,7 +339,7 @@ def failure(
         message.id,
         error=described.text,
         reason=reason,
-        completed=0 if message.status is before else message.status & ~before,
+        completed=0 if message.status is before else reached(message) & ~before,
         delay=error.after if isinstance(error, Retry) else None,
         permanent=isinstance(error, Permanent),
         traceback=described.traceback,

@@ -22,9 +22,18 @@ from .. import copies, points, tracing
 from ..failures import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
-from ..status import Status
 from .crew import Crew, Member, Run
-from .executor import Overtaken, Report, TookTooLong, admit, execute, failure, finish, is_activity
+from .executor import (
+    Overtaken,
+    Report,
+    TookTooLong,
+    admit,
+    completion,
+    execute,
+    failure,
+    finish,
+    is_activity,
+)
 from .holding import Holding, Holdings
 from .registry import Handler, Registry
 
@@ -110,7 +119,7 @@ class Executors:
             points.reach("handler.returned", holding.message)
             if not self.finished(holding, report):
                 return False
-            if type(report) in ENDS_RUN:
+            if type(report) in ENDS_RUN or holding.message.stage:
                 return True
         return True
 
@@ -136,11 +145,13 @@ class Executors:
         """Hand an outcome back; False when the pump has given up on it and replaced its thread."""
         if not holding.decide():
             return False
-        if type(report) in ENDS_RUN:
+        if type(report) in ENDS_RUN or holding.message.stage:
             if isinstance(report, Release):
                 self._holdings.give_back(holding)
+            elif isinstance(report, Completion):
+                self._holdings.finish_stage(holding, int(report.status))
             else:
-                self._holdings.finish(holding, failed=True)
+                self._holdings.finish(holding, failed=type(report) in FAILED)
             behind = _released(behind for behind in holding.behind if behind.take())
             self.outcomes.append([(holding, report), *behind])
         else:
@@ -255,7 +266,7 @@ class _Loop:
             points.reach("handler.returned", holding.message)
             if not self._executors.finished(holding, report):
                 return False
-            if type(report) in ENDS_RUN:
+            if type(report) in ENDS_RUN or holding.message.stage:
                 return True
         return True
 
@@ -295,10 +306,9 @@ class _Loop:
             await sync_to_async(close_old_connections)()
             return failure(message, handler, error, holding.before)
         holding.task = None
-        if is_activity(message):
+        if is_activity(message) and not message.stage:
             return await sync_to_async(self._finish)(holding, handler, result)
-        seconds = monotonic() - message.started
-        return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
+        return completion(message, monotonic() - message.started)
 
     def _finish(self, holding: Holding, handler: Handler, result: Any) -> Report:
         """Tell the flow of an activity, in the thread of the ORM."""

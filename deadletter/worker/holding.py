@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Task
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Any
@@ -30,6 +31,7 @@ class Holding:
         "started",
         "task",
         "until",
+        "written",
     )
 
     def __init__(
@@ -45,6 +47,8 @@ class Holding:
         self.handler = handler
         #: The stages it had passed when it was claimed.
         self.before: Status = message.status
+        #: The stages that its row is known to have.
+        self.written = int(message.status)
         #: The rest of its run behind it, in order.
         self.behind: Sequence[Holding] = ()
         #: Its run is on the event loop, not in a thread.
@@ -129,6 +133,9 @@ class Holdings:
         self.ledger = ledger
         self._clock = clock
         self._by_id: dict[int, Holding] = {}
+        #: Messages whose handlers have recorded a stage, appended by their threads.
+        self.recorded: deque[Claimed] = deque()
+        self._record = self.recorded.append
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -150,6 +157,7 @@ class Holdings:
         """
         slot = self.ledger.hold(message.id, message.token)
         holding = Holding(message, slot, since, handler)
+        message.recorder = self._record
         self._by_id[message.id] = holding
         return holding
 
@@ -171,6 +179,9 @@ class Holdings:
 
     def finish(self, holding: Holding, *, failed: bool) -> None:
         self.ledger.mark(holding.slot, Stage.FAILED if failed else Stage.DONE)
+
+    def finish_stage(self, holding: Holding, flags: int) -> None:
+        self.ledger.mark_staged(holding.slot, flags)
 
     def give_back(self, holding: Holding) -> None:
         """Its handler was ended by us: should this process die now, nothing is charged."""

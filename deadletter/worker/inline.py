@@ -67,7 +67,7 @@ def _handle(
                 reports.add_all(_given_back([*run[place:], *chain(*runs[number:])]))
                 return interrupt
             reports.add(report)
-            if isinstance(report, Failure | Overtaken):
+            if isinstance(report, Failure | Overtaken) or message.stage:
                 reports.add_all(_given_back(run[place + 1 :]))
                 if raise_errors and isinstance(report, Failure) and report.raised is not None:
                     reports.add_all(_given_back([*chain(*runs[number:])]))

@@ -13,9 +13,11 @@ import mmap
 import struct
 from dataclasses import dataclass
 
-_SLOT = struct.Struct("<q8sB7x")
+_SLOT = struct.Struct("<q8sBxH4x")
+_FLAGS = struct.Struct("<H")
 _SIZE = _SLOT.size
 _STAGE = 16  # offset of the stage inside a slot
+_STATUS = 18  # offset of the flags
 _TOKEN = 8  # bytes of a token
 _CLAIMS = 2  # under way, and answered but not entered yet
 
@@ -33,6 +35,8 @@ class Stage(enum.IntEnum):
     DONE = 3
     #: Its handler raised; not reported yet.
     FAILED = 4
+    #: Its handler returned and asked for the next stage; not reported yet.
+    STAGED = 5
 
 
 class Phase(enum.IntEnum):
@@ -60,6 +64,8 @@ class Entry:
     id: int
     token: str
     stage: Stage
+    #: The flags of the message, where it is STAGED.
+    flags: int = 0
 
 
 class Ledger:
@@ -121,12 +127,17 @@ class Ledger:
     def hold(self, id: int, token: str) -> int:
         """Enter a message and return its slot."""
         slot = self._free.pop()
-        _SLOT.pack_into(self._memory, slot * _SIZE, id, bytes.fromhex(token), _WAITING)
+        _SLOT.pack_into(self._memory, slot * _SIZE, id, bytes.fromhex(token), _WAITING, 0)
         return slot
 
     def mark(self, slot: int, stage: Stage) -> None:
         # One byte, written at once: a reader never sees half of it.
         self._memory[slot * _SIZE + _STAGE] = stage
+
+    def mark_staged(self, slot: int, flags: int) -> None:
+        """Enter that a stage is finished, and with which flags: these first."""
+        _FLAGS.pack_into(self._memory, slot * _SIZE + _STATUS, flags)
+        self.mark(slot, Stage.STAGED)
 
     def drop(self, *slots: int) -> None:
         memory = self._memory
@@ -139,8 +150,8 @@ class Ledger:
         found = []
         for slot in range(self._slots):
             if self._memory[slot * _SLOT.size + _STAGE]:
-                id, token, stage = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
-                found.append(Entry(id, token.hex(), Stage(stage)))
+                id, token, stage, flags = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
+                found.append(Entry(id, token.hex(), Stage(stage), flags))
         return found
 
     def clear(self) -> None:

@@ -197,7 +197,7 @@ class Pump:
         room = self._room(now) if looking else 0
         if looking and not room:
             self._rhythm.postpone(now)
-        if reports or room:
+        if reports or room or self._exchange.has_progress(now):
             self._trade(room)
             return
         self._exchange.catch_up()

@@ -7,12 +7,13 @@ import random
 from collections.abc import Sequence
 from time import monotonic
 
-from ..lifecycle import Failure, Release, WorkBatch
+from ..lifecycle import Failure, Refused, Release, WorkBatch
 from ..logs import event, is_detailed
 from ..models import Message
+from ..status import FailureReason
 from .backlog import Backlog
 from .breaker import Breakers
-from .executor import Report
+from .executor import Report, Settled
 from .executors import Executors
 from .holding import Holding, Holdings
 from .leases import Leases
@@ -57,12 +58,16 @@ class Reporting:
         for _ in range(len(outcomes)):
             for holding, report in outcomes.popleft():
                 if self._holdings.dismiss(holding):
-                    # Lost its lease, and this very process claimed the message anew.
-                    self._tally.lost += 1
-                    _say_lost(holding.message.id, holding)
-                    self._breakers.cancel_probe(holding.handler)
-                    continue
-                self.reports.add(report)
+                    # This very process claimed the message anew.
+                    if not isinstance(report, Settled):
+                        self._tally.lost += 1
+                        _say_lost(holding.message.id, holding)
+                        self._breakers.cancel_probe(holding.handler)
+                        continue
+                    # The handler committed a stage by itself: nothing was lost.
+                    self._tally.staged += 1
+                else:
+                    self.reports.add(report)
                 if not isinstance(report, Release):
                     self.finished += 1
                 handler = holding.handler
@@ -119,6 +124,9 @@ class Reporting:
             reports, held_up = reports.split(busy)
             self.backlog.add(held_up, monotonic())
         reports.count(batch, self._tally)
+        if reports.stages and (refused := set(batch.refused)):
+            reports, without_stage = reports.split(refused)
+            self._fail_refused(without_stage, batch)
         if self.observer is not None:
             self.observer.handled(reports, self._holdings)
         lost = set(batch.lost)
@@ -132,6 +140,32 @@ class Reporting:
         for id in (*lost, *reports.overtaken):
             _say_lost(id, self._holdings.get(id))
         self._holdings.remove(*reports.all_ids())
+
+    def _fail_refused(self, reports: Reports, batch: WorkBatch) -> None:
+        """A stage that cannot be is a failure of its attempt, or the message would run for ever."""
+        for item in reports.completions:
+            outcome = batch.outcomes[item.id]
+            why = outcome.why if isinstance(outcome, Refused) else ""
+            held = self._holdings.get(item.id)
+            event(
+                logging.ERROR,
+                "stage_refused",
+                "the stage that the handler of message {name} {message_id} asked for is refused, "
+                "and its attempt failed: {error}",
+                name=held.message.name if held else "",
+                message_id=item.id,
+                error=why,
+            )
+            self.reports.add(
+                Failure(
+                    item.id,
+                    error=f"its next stage was refused: {why}",
+                    reason=FailureReason.HANDLER_EXCEPTION,
+                    seconds=item.seconds,
+                    token=item.token,
+                    message=item.message,
+                )
+            )
 
     def forget_claimed_anew(self, batch: WorkBatch) -> None:
         """What waited here lost its lease, and this very process has claimed the message again."""
@@ -154,7 +188,11 @@ class Reporting:
         rows = Message.objects.using(self._using).filter(pk__in=unsure, lease_token__isnull=False)
         done = unsure - set(rows.values_list("pk", flat=True))
         self._tally.lost -= len(done)
-        self._tally.completed += sum(item.id in done for item in reports.completions)
+        stages = {item.id for item in reports.stages}
+        self._tally.completed += sum(
+            item.id in done and item.id not in stages for item in reports.completions
+        )
+        self._tally.staged += len(done & stages)
         self._tally.failed += sum(item.id in done for item in reports.failures)
         self._tally.released += sum(item.id in done for item in reports.releases)
         for id in sorted(done):

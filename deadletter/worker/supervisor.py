@@ -466,7 +466,11 @@ def free(
     batch = process_batch(
         worker=worker,
         completions=[
-            Completion(entry.id, token=entry.token) for entry in by_stage.get(Stage.DONE, ())
+            *[Completion(entry.id, token=entry.token) for entry in by_stage.get(Stage.DONE, ())],
+            *[
+                Completion(entry.id, entry.flags, entry.token)
+                for entry in by_stage.get(Stage.STAGED, ())
+            ],
         ],
         failures=[*lost, *failed],
         releases=[Release(entry.id, 0, entry.token) for entry in by_stage.get(Stage.WAITING, ())],
@@ -485,7 +489,7 @@ def free(
         worker=worker,
         running=freed[Stage.RUNNING],
         waiting=freed[Stage.WAITING],
-        done=freed[Stage.DONE],
+        done=freed[Stage.DONE] + freed[Stage.STAGED],
     )
     return busy
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..lifecycle import Completion, Failure, Poisoned, Release, WorkBatch
+from ..lifecycle import Completion, Failure, Poisoned, Refused, Release, Staged, WorkBatch
+from ..lifecycle.stages import unpublished
 from .executor import Overtaken, Settled
 
 
@@ -19,15 +20,17 @@ class Tally:
     released: int = 0
     deferred: int = 0
     lost: int = 0
+    #: Stages finished; their messages are not.
+    staged: int = 0
 
     @property
     def executed(self) -> int:
         """Messages that were handed to a handler, or should have been."""
-        return self.completed + self.failed + self.poisoned + self.deferred
+        return self.completed + self.staged + self.failed + self.poisoned + self.deferred
 
     @property
     def total(self) -> int:
-        return self.completed + self.failed + self.poisoned + self.released + self.deferred
+        return self.executed + self.released
 
 
 @dataclass
@@ -112,8 +115,23 @@ class Reports:
         lost = set(batch.lost)
         tally.poisoned += len(batch.dead)
         tally.completed += _kept(self.completions, lost) + len(self.settled)
+        tally.completed -= self._count_stages(batch, tally)
         tally.released += _kept(self.releases, lost)
         tally.lost += len(lost) + len(self.overtaken)
+
+    @property
+    def stages(self) -> list[Completion]:
+        """Completions that do not simply end their messages."""
+        return unpublished(self.completions)
+
+    def _count_stages(self, batch: WorkBatch, tally: Tally) -> int:
+        """Count finished stages; return how many of the completions finished no message."""
+        outcomes = [batch.outcomes.get(item.id) for item in self.stages]
+        staged = sum(isinstance(outcome, Staged) for outcome in outcomes)
+        refused = sum(isinstance(outcome, Refused) for outcome in outcomes)
+        settled = sum(item.is_stage for item in self.settled)
+        tally.staged += staged + settled
+        return staged + settled + refused
 
 
 def _kept(reports: Sequence[Completion | Release], lost: set[int]) -> int:

@@ -144,11 +144,16 @@ class _History:
     def failures(self) -> set[tuple[int, int]]:
         return {(line["id"], line["fence"]) for line in self._of("failed")}
 
+    @cached_property
+    def stages(self) -> set[tuple[int, int]]:
+        """Starts that ended a stage of their message: another one follows."""
+        return {(line["id"], line["fence"]) for line in self._of("stage")}
+
     def duplicates(self) -> Iterator[tuple[Line, Line]]:
         """Yield each start behind one that did not fail, together with that one."""
         for starts in self.starts_by_id.values():
             for before, again in pairwise(starts):
-                if (before["id"], before["fence"]) not in self.failures:
+                if (before["id"], before["fence"]) not in self.failures | self.stages:
                     yield before, again
 
     def is_explained(self, start: Line, until: float) -> bool:
@@ -234,7 +239,7 @@ def _effects(history: _History) -> list[str]:
 
 
 def _too_often(history: _History, limit: int) -> list[str]:
-    """A claim starts a handler once; between two retries there are so many claims at most."""
+    """A claim starts a handler once; between two retries or stages so many claims at most."""
     found = []
     for id, starts in sorted(history.starts_by_id.items()):
         claims = Counter(line["fence"] for line in starts)
@@ -248,6 +253,7 @@ def _too_often(history: _History, limit: int) -> list[str]:
         retried_at = sorted(
             line["fences"][str(id)] for line in history.retries if str(id) in line["fences"]
         )
+        retried_at += [fence for one, fence in history.stages if one == id]
         lives = Counter(sum(fence > at for at in retried_at) for fence in claims)
         found += [
             f"started too often: {history.tags[id]} {n} times" for n in lives.values() if n > limit

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from deadletter import handler
+from deadletter import Status, handler
 from tests.sample.journal import note
 from tests.sample.models import Effect
 
 from .crashing import die
+
+PACKED, WEIGHED = Status(8), Status(16)
 
 
 class AsAsked(Exception):
@@ -59,6 +61,20 @@ def effect(message: Any) -> None:
     with noted(message) as order:
         Effect.objects.create(message=message.id, note=order["tag"])
         time.sleep(order.get("sleep", 0))
+
+
+@handler("chaos.staged")
+def staged(message: Any) -> None:
+    """Finish a stage, and the message next time; while it sleeps its worker writes a flag."""
+    if message.status & PACKED:
+        with noted(message):
+            return
+    known = {"tag": message.payload["tag"], "fence": message.fence}
+    note("start", message, **known)
+    message.done(WEIGHED)
+    time.sleep(message.payload.get("sleep", 0))
+    message.next_stage(PACKED)
+    note("stage", message, **known)
 
 
 @handler("chaos.crash")

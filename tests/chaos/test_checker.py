@@ -53,6 +53,16 @@ def story() -> Story:
     return Story()
 
 
+def test_a_stage_is_no_duplicate_and_has_attempts_of_its_own(story: Story):
+    story.sent(1).failed(1).failed(1, 2).handled("start", 1, 3).handled("stage", 1, 3)
+    story.failed(1, 4).failed(1, 5).done(1, 6)
+
+    assert story.violations() == []
+
+    story.done(1, 7)
+    assert "started too often: m1 4 times" in story.violations()
+
+
 def test_a_quiet_day_has_no_violations(story: Story):
     story.sent(1, 2, 3).done(1).failed(2).done(2, 2).failed(3).failed(3, 2).failed(3, 3)
 

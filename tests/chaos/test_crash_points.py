@@ -33,7 +33,10 @@ OF_A_MESSAGE = {
     "handler.returned": "chaos.culprit",
     "atomic.completed": "chaos.effect",
     "renew.extended": "chaos.work",
+    "stage.recorded": "chaos.staged",
 }
+#: Points that only a message passes which takes its time.
+SLOW = {"renew.extended": "slow", "stage.recorded": "recording"}
 OF_THE_SUPERVISOR = ["supervisor.freeing", "supervisor.freed"]
 OF_A_SENDER = ["send.stored", "send_many.stored", "notify.sending"]
 OF_AN_OPERATOR = {"retry.restored": "retry", "remove.deleted": "remove"}
@@ -62,8 +65,12 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "effect": {"name": "chaos.effect"},
     "plain": {},
     "async": {"name": "chaos.async"},
+    "staged": {"name": "chaos.staged", "stream": "d"},
+    "after-stages": {"stream": "d"},
     # Until its lease must be renewed.
     "slow": {"sleep": 0.75},
+    # Until what it has done is written.
+    "recording": {"name": "chaos.staged", "sleep": 0.75},
 }
 
 
@@ -82,11 +89,11 @@ class Theatre:
         write("acked", tags=[tag], ids=[id])
         return id
 
-    def fill(self, *, slow: bool = False) -> None:
+    def fill(self, *, slow: str | None = None) -> None:
         """Send something for every point: streams, failures, a death, an effect, a long handler."""
         self.rounds += 1
         for tag, options in MESSAGES.items():
-            if tag != "slow" or slow:
+            if tag not in SLOW.values() or tag == slow:
                 self.send(f"{tag} {self.rounds}", **options)
 
     def lines(self) -> list[Line]:
@@ -151,7 +158,7 @@ def theatre(
 
 @pytest.mark.parametrize("point", OF_A_WORKER)
 def test_a_worker_that_dies_once_harms_nobody(theatre: Theatre, point: str):
-    theatre.fill(slow=point == "renew.extended")
+    theatre.fill(slow=SLOW.get(point))
 
     theatre.run(DEADLETTER_CRASH_AT=point, DEADLETTER_CRASHES="1", DEADLETTER_CRASH_IN="children")
 
@@ -163,7 +170,7 @@ def test_a_worker_that_dies_once_harms_nobody(theatre: Theatre, point: str):
 
 @pytest.mark.parametrize("point", OF_A_WORKER)
 def test_a_worker_that_dies_always_harms_only_the_message_it_dies_of(theatre: Theatre, point: str):
-    theatre.fill(slow=point == "renew.extended")
+    theatre.fill(slow=SLOW.get(point))
     bound = point in OF_A_MESSAGE
     crash = {"DEADLETTER_CRASH_AT": point, "DEADLETTER_CRASH_IN": "children"}
     if bound:
@@ -179,7 +186,7 @@ def test_a_worker_that_dies_always_harms_only_the_message_it_dies_of(theatre: Th
         assert theatre.deaths() <= MANY
         assert dead.keys() == {"hopeless"}
         return
-    tag = {"atomic.completed": "effect", "renew.extended": "slow"}.get(point, "culprit")
+    tag = {"atomic.completed": "effect", **SLOW}.get(point, "culprit")
     assert theatre.deaths() == LIMIT
     assert dead.keys() == {"hopeless", tag}
     assert dead[tag].reason == FailureReason.POISON_MESSAGE

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from .mutation import Database, Edit, Mutation, python, sql
 
+RECORDED = "tests/worker/test_stages.py"
 STAGES = "tests/lifecycle/test_stages.py"
 SETTLE = "tests/lifecycle/test_settle.py"
 FINISH = "tests/lifecycle/test_finishing.py"
@@ -466,6 +467,68 @@ def _stages() -> Iterator[Mutation]:
             [_without_end(on, "complete_stage")],
             [f"{STAGES}::test_only_the_holder_of_a_live_lease_finishes_a_stage"],
         )
+
+    for on in BOTH:
+        yield Mutation(
+            "record progress without the token",
+            on,
+            [_without_token(on, "record_stages")],
+            [f"{RECORDED}::test_only_the_holder_of_a_live_lease_records"],
+        )
+        yield Mutation(
+            "record progress under a lease that is over",
+            on,
+            [_without_end(on, "record_stages")],
+            [f"{RECORDED}::test_only_the_holder_of_a_live_lease_records"],
+        )
+        yield Mutation(
+            "record progress after its message was given back",
+            on,
+            [
+                python(
+                    "lifecycle/batch.py",
+                    "ending = {item.id for item in reports.back} if progress else ()",
+                    "ending: Collection[int] = ()",
+                )
+            ],
+            [f"{RECORDED}::test_progress_is_written_before_its_message_is_given_back"],
+        )
+    yield Mutation(
+        "record a next stage before its handler returns",
+        "sqlite",
+        [python("worker/recorder.py", " & ~message.stage", "")],
+        [f"{RECORDED}::test_a_next_stage_is_not_recorded_before_its_handler_returns"],
+    )
+    yield Mutation(
+        "go on with a run behind a stage",
+        "sqlite",
+        [
+            python(
+                "worker/executors.py",
+                "            if type(report) in ENDS_RUN or holding.message.stage:\n"
+                "                return True\n"
+                "        return True\n\n"
+                "    def _execute",
+                "            if type(report) in ENDS_RUN:\n"
+                "                return True\n"
+                "        return True\n\n"
+                "    def _execute",
+            )
+        ],
+        [f"{RECORDED}::test_a_handler_goes_through_its_stages_with_all_attempts_for_each"],
+    )
+    yield Mutation(
+        "complete the stage of a dead process as its end",
+        "sqlite",
+        [
+            python(
+                "worker/supervisor.py",
+                "Completion(entry.id, entry.flags, entry.token)",
+                "Completion(entry.id, token=entry.token)",
+            )
+        ],
+        [f"{RECORDED}::test_a_stage_that_a_dead_process_had_finished_is_finished_for_it"],
+    )
 
 
 def _streams() -> Iterator[Mutation]:

@@ -92,8 +92,8 @@ def test_a_stage_gives_back_its_run_and_reads_no_other_message(time, streams, se
         completions=[Completion(id, Status(8)) for id in batch.ids if id not in outcomes],
     )
 
-    assert not Message.objects.filter(lease_token=batch.token).exists()
     assert_bounded(seen_in_streams, "complete_stage", "release_rest", "wake")
+    assert not Message.objects.filter(lease_token=batch.token).exists()
 
 
 def test_leases_that_ran_out_are_found_by_their_streams(time, streams, seen_in_streams):

@@ -93,6 +93,26 @@ def hang(message: Any) -> None:
             time.sleep(1)
 
 
+@handler("sample.stages")
+def stages(message: Any) -> None:
+    """Record a stage and wait at a gate; an attempt that finds the stage recorded does nothing."""
+    note("start", message, status=int(message.status))
+    if message.status & PACKED:
+        return
+    message.done(PACKED)
+    pass_gate(message.payload["gate"])
+
+
+@handler("sample.async_stages")
+async def stages_async(message: Any) -> None:
+    note("start", message, status=int(message.status))
+    if message.status & PACKED:
+        return
+    message.done(PACKED)
+    while not is_open(message.payload["gate"]):
+        await asyncio.sleep(0.01)
+
+
 @handler("sample.async_hang", timeout=0.5)
 async def hang_async(message: Any) -> None:
     with noted(message) as order:
