@@ -70,7 +70,7 @@ class CountAdmin(ReadOnlyAdmin):
         "mean",
         "longest_shown",
     )
-    list_display_links = None
+    list_display_links = ("when",)
     list_filter = (TimeFilter, WhatFilter, CountedQueueFilter, NameFilter, ReasonFilter)
     list_per_page = 50
     ordering = ("-at",)

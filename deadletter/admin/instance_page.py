@@ -67,6 +67,8 @@ def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
         "title": visible(str(found), limit=250),
         "opts": model_admin.opts,
         "instance": found,
+        # Themes take the last part of their heading from here.
+        "original": found,
         "known_status": found.status if found.status in InstanceStatus.values else "unknown",
         "failure": _failure(site.name, request, found, texts=may_read),
         "contents": _contents(found) if may_read else None,

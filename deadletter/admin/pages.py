@@ -69,7 +69,13 @@ def render(
 ) -> HttpResponse:
     site: admin.AdminSite = model_admin.admin_site
     request.current_app = site.name
-    frame = {"title": title, "opts": model_admin.opts, "rights": rights(request)}
+    frame = {
+        "title": title,
+        "opts": model_admin.opts,
+        # Themes take the last part of their heading from here.
+        "original": context.get("record"),
+        "rights": rights(request),
+    }
     status = context.pop("status", 200)
     return TemplateResponse(
         request,

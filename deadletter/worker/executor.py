@@ -16,7 +16,7 @@ from django.db import transaction
 
 from .. import copies, points, tracing
 from ..events import read_event
-from ..exceptions import LeaseLost, Permanent, Undecodable
+from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..failures import describe
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
 from ..lifecycle import Claimed, Completion, Failure

@@ -285,8 +285,13 @@ def test_each_chart_is_well_formed_and_named_and_has_a_table(admin_client, count
     assert len(plots) == 3
     for plot in plots:
         root = ElementTree.fromstring(plot)
-        names = root.attrib["aria-labelledby"].split()
-        assert [child.attrib["id"] for child in root[:2]] == names
+        image, slots = root
+        assert image.attrib["role"] == "img"
+        names = image.attrib["aria-labelledby"].split()
+        assert [child.attrib["id"] for child in image[:2]] == names
+        # Links are no part of an image; these are for the mouse, the table has them for all.
+        assert slots.attrib["aria-hidden"] == "true"
+        assert [link for link in image.iter() if link.tag.endswith("a")] == []
         for element in root.iter():
             for key in {"x", "y", "x1", "x2", "y1", "y2", "width", "height"} & set(element.attrib):
                 float(element.attrib[key])
