@@ -10,13 +10,13 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
 from ..models import Message, PoisonRecord, Queue, State
+from ..times import lasting
 from ..visible import visible
 from .counts import Capped, capped
 from .dashboard_links import Links
 from .dashboard_queues import QueueLine, Queues
 from .dashboard_streams import Streams
 from .dashboard_workers import Workers
-from .times import lasting
 
 #: What is due this long is late; a worker that was lost longer ago is history.
 LATE, LOST = timedelta(minutes=5), timedelta(hours=24)

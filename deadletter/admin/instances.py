@@ -19,11 +19,11 @@ from django.utils.translation import gettext_lazy as _
 from .. import clock
 from ..models import Instance, InstanceStatus
 from ..operations.instances import STUCK, narrowed
+from ..times import ago
 from ..visible import visible
 from . import instance_acts, instance_page
 from .error_text import said_of
 from .readonly import ReadOnlyAdmin
-from .times import ago
 
 #: Names offered by the filter: each is one probe of an index. Any other can be given by address.
 NAMES = 20

@@ -16,6 +16,7 @@ from ..lifecycle.own import PREFIX
 from ..models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..operations import trail
 from ..status import FailureReason, Status
+from ..times import ahead, lasting, moment
 from ..visible import visible
 from . import streams
 from .acting import act_url, may
@@ -27,7 +28,6 @@ from .payloads import read, show
 from .readonly import as_id
 from .showing import last_traceback, reason_name, stored_text
 from .timeline import timeline
-from .times import ahead, lasting, moment
 from .workers import ALIVE
 
 

@@ -16,6 +16,7 @@ from .. import clock
 from ..lifecycle.levels import read_levels
 from ..models import Message, Queue, State
 from ..status import Status
+from ..times import lasting
 from ..visible import visible
 from . import message_page, streams
 from .acting import AT_ONCE, act_url, act_view, may
@@ -24,7 +25,6 @@ from .error_text import exception_of
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
 from .showing import reason_name
-from .times import lasting
 
 #: Characters of an error in the list.
 IN_A_LIST = 120

@@ -16,6 +16,7 @@ from ..failures import ERROR_LIMIT
 from ..models import Act, PoisonRecord
 from ..operations import trail
 from ..status import FailureReason, Status
+from ..times import moment
 from ..visible import visible
 from .command_line import command
 from .effects import on_instance
@@ -26,7 +27,6 @@ from .payloads import read, show
 from .readonly import as_id
 from .showing import reason_name
 from .timeline import timeline
-from .times import moment
 
 
 def find(object_id: object) -> Any:

@@ -9,7 +9,7 @@ from django import template
 from django.utils import timezone
 from django.utils.formats import number_format
 
-from ..admin import times
+from .. import times
 from ..visible import visible as _visible
 
 register = template.Library()

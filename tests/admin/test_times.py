@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.utils import timezone, translation
 
-from deadletter.admin.times import ago, ahead, lasting, moment
+from deadletter.times import ago, ahead, lasting, moment
 
 NOW = datetime(2026, 11, 17, 13, 3, 5, tzinfo=UTC)
 
