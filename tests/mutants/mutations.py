@@ -513,7 +513,13 @@ def _stages() -> Iterator[Mutation]:
                 "                return True\n"
                 "        return True\n\n"
                 "    def _execute",
-            )
+            ),
+            python(
+                "worker/executors.py",
+                "        if type(report) in ENDS_RUN or holding.message.stage:\n"
+                "            if isinstance(report, Release):",
+                "        if type(report) in ENDS_RUN:\n            if isinstance(report, Release):",
+            ),
         ],
         [f"{RECORDED}::test_a_handler_goes_through_its_stages_with_all_attempts_for_each"],
     )
