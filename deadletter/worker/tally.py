@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..lifecycle import Completion, Failure, Poisoned, Release, WorkBatch
+from .deferring import say_deferred
 from .executor import Overtaken, Settled
 
 
@@ -107,6 +108,7 @@ class Reports:
                 tally.poisoned += 1
             elif outcome is not None and failure.deferred:
                 tally.deferred += 1
+                say_deferred(failure, outcome)
             elif outcome is not None:
                 tally.failed += 1
         lost = set(batch.lost)
