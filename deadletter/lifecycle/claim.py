@@ -195,8 +195,9 @@ def _sqlite_places(
                 if queue.unregistered_attempts is None
                 else queue.unregistered_attempts
             ),
-            "reason_policies": (
-                json.dumps(queue.reason_policies) if queue.reason_policies else None
+            "largest_limit": _largest_limit(
+                queue.max_attempts,
+                json.dumps(queue.reason_policies) if queue.reason_policies else None,
             ),
             "lease_timeout": queue.lease_timeout,
         }
@@ -443,7 +444,8 @@ class _Taking:
             lease=self.lease,
             history_limit=HISTORY_LIMIT,
         )
-        leased = {row[0]: row for row in rows}
+        # The largest limit in place of the queue's, as the statement `claim` has it.
+        leased = {row[0]: (*row[:8], _largest_limit(row[8], row[17]), *row[9:]) for row in rows}
         for stream, run in runs:
             taken = [id for id in run if id in leased]
             self.messages += [self._claimed(leased[id]) for id in taken]
@@ -471,13 +473,11 @@ class _Taking:
 
     def _claimed(self, row: sql.Row) -> Claimed:
         status, created_at, lease, reason = row[9], row[11], row[15], row[16]
-        # What differs by reason is rare: see `Claimed.max_attempts`.
-        first = row[:9] if row[17] is None else (*row[:8], _largest_limit(row[8], row[17]))
         if self.tx.is_sqlite:
             created_at = sql.as_datetime(created_at, self.tx.connection)
             lease = sql.as_timedelta(lease)
         return Claimed(
-            *first,  # type: ignore[call-arg]
+            *row[:9],  # type: ignore[call-arg]
             _STATUS.get(status) or Status(status),
             row[10],
             created_at,
@@ -485,12 +485,12 @@ class _Taking:
             lease,
             self.token,
             None if reason is None else FailureReason.read(reason),
-            row[18],
-            row[19],
         )
 
 
-def _largest_limit(limit: int | None, reason_policies: str) -> int | None:
+def _largest_limit(limit: int | None, reason_policies: str | None) -> int | None:
+    if reason_policies is None:
+        return limit
     return Policy(reasons=stored_reasons(reason_policies)).largest(limit)
 
 

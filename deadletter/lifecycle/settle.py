@@ -29,6 +29,7 @@ from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Completed,
     Completion,
+    Deferral,
     Failure,
     Outcome,
     Poisoned,
@@ -236,6 +237,7 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
     deaths: list[Death] = []
     rows: dict[int, dict[str, Any]] = {}
     attempts: dict[int, int] = {}
+    deferrals: dict[int, Deferral] = {}
     for row in map(_Leased._make, mine):
         id, failure = row.id, wanted[row.id]
         count_failure(tx, failure, Subject(row.queue_id, row.name, row.kind))
@@ -247,7 +249,8 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
             deaths.append(replace(death, raised=failure.raised))
             attempts[id] = row.attempts
         elif is_unknown:
-            rows[id] = _recorded(failure, _deferral(failure, row)) | _deferred(row)
+            deferral = deferrals[id] = _deferral(failure, row)
+            rows[id] = _recorded(failure, deferral.delay) | _deferred(deferral)
             continue
         delay = _NOTHING if death else _delay(failure, row.attempts, policy, counts)
         rows[id] = _recorded(failure, delay) | {"counts": counts}
@@ -259,7 +262,7 @@ def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
         points.reach("fail.recorded")
         for id, at, _queue_id, _stream in recorded:
             moment = sql.as_datetime(at, tx.connection)
-            outcomes[id] = Scheduled(moment)  # type: ignore[arg-type]
+            outcomes[id] = Scheduled(moment, deferrals.get(id))  # type: ignore[arg-type]
         for id in quarantine(tx, deaths, by=by) if deaths else ():
             outcomes[id] = Poisoned(attempts[id])
         streams.wake(tx, streams.touched(recorded))
@@ -421,11 +424,6 @@ class _Leased(NamedTuple):
         """Its failures by reason."""
         return read_counts(self.reason_counts)
 
-    @property
-    def deferrals(self) -> int:
-        """How often nobody knew its name, this time included."""
-        return (self.unregistered_count or 0) + 1
-
     def policy(self, handler: Policy) -> PolicyInForce:
         return PolicyInForce(_queue_policy(*self[5:11]), handler)
 
@@ -500,20 +498,22 @@ def _delay(
     return policy.delay(reason, attempts=attempts, counts=counts)
 
 
-def _deferral(failure: Failure, row: _Leased) -> timedelta:
+def _deferral(failure: Failure, row: _Leased) -> Deferral:
     """Say how long a message waits whose name nobody knew."""
+    count = (row.unregistered_count or 0) + 1
+    delay = get_settings().unregistered.delay(count)
     if failure.delay is not None:
-        return as_timedelta(failure.delay, field="delay")
-    return get_settings().unregistered.delay(row.deferrals)
+        delay = as_timedelta(failure.delay, field="delay")
+    return Deferral(count, row.unregistered_attempts, delay)
 
 
-def _deferred(row: _Leased) -> dict[str, Any]:
+def _deferred(deferral: Deferral) -> dict[str, Any]:
     """What `fail` writes of a deferral: the attempt is refunded, a count of its own grows."""
-    limit = row.unregistered_attempts
+    count, limit = deferral.count, deferral.limit
     return {
         "refund": 1,
-        "unregistered": row.deferrals,
-        "is_over": limit is not None and row.deferrals >= max(limit, 1),
+        "unregistered": count,
+        "is_over": limit is not None and count >= max(limit, 1),
     }
 
 

@@ -47,9 +47,6 @@ class Claimed:
     token: str
     #: Why the attempt before this one failed.
     last_failure: FailureReason | None = None
-    #: How often nobody knew its name, and after how many times it is dead (None: never).
-    unregistered_count: int | None = None
-    unregistered_attempts: int | None = None
     #: When its handler was called, on the monotonic clock; 0.0 before.
     started: float = field(default=0.0, repr=False)
     #: The trace span of its execution; None where nothing is traced.
@@ -279,6 +276,8 @@ class Failure:
     #: What the handler raised, for the log; never stored.
     raised: BaseException | None = field(default=None, repr=False, compare=False)
     policy: Policy | None = field(default=None, repr=False)
+    #: The version of a flow that nobody knew.
+    version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -305,10 +304,20 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Deferral:
+    """Nobody knew the name of the message, for the n-th time of so many (None: of any number)."""
+
+    count: int
+    limit: int | None
+    delay: timedelta
+
+
+@dataclass(frozen=True)
 class Scheduled:
     """The message waits for its retry."""
 
     at: datetime
+    deferral: Deferral | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -153,13 +153,13 @@ WITH level AS (
                 WHEN found.expires_at <= %(now)s THEN 'expired'
                 WHEN found.lease_token IS NOT NULL THEN 'lost'
                 -- null of all but a few; once a handler has failed, its attempts are its limit
-                WHEN found.unregistered_count >= level.unregistered_attempts AND found.failure_reason = 9
-                THEN 'unregistered'
+                WHEN found.deferrals >= level.unregistered_attempts THEN 'unregistered'
                 ELSE 'lease' END AS verdict
       FROM level
      CROSS JOIN LATERAL (
            SELECT m.ctid AS spot, m.id, m.queue_id, m.stream, m.name, m.attempts, m.expires_at,
-                  m.lease_token, m.available_at, m.fence, m.unregistered_count, m.failure_reason
+                  m.lease_token, m.available_at, m.fence,
+                  CASE WHEN m.failure_reason = 9 THEN m.unregistered_count END AS deferrals
              FROM deadletter_message m
             WHERE m.queue_id = level.queue_id
               AND m.priority = level.priority
@@ -179,16 +179,22 @@ WITH level AS (
       FROM candidate c JOIN deadletter_queue q ON q.id = c.queue_id
      WHERE m.ctid = c.spot AND c.verdict = 'lease'
     RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
-              q.max_attempts, m.status, m.fence, m.created_at::text, m.instance, m.execution_id,
+              -- the largest of the limits that the queue has, null meaning none
+              CASE WHEN q.reason_policies = '{}'::jsonb OR jsonb_typeof(q.reason_policies) <> 'object' THEN q.max_attempts
+                   ELSE (SELECT CASE WHEN count(*) = count(n) THEN max(n) END
+                           FROM (SELECT q.max_attempts AS n
+                                  UNION ALL
+                                 SELECT LEAST((p.value ->> 'max_attempts')::numeric, 1000000)::int
+                                   FROM jsonb_each(q.reason_policies) AS p
+                                  WHERE jsonb_typeof(p.value -> 'max_attempts') IN ('number', 'null')) AS limits)
+                   END AS max_attempts, m.status, m.fence, m.created_at::text, m.instance, m.execution_id,
               m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
-              m.failure_reason, NULLIF(q.reason_policies, '{}'::jsonb)::text AS reason_policies, m.unregistered_count,
-              COALESCE(q.unregistered_attempts, q.max_attempts) AS unregistered_attempts, c.place
+              m.failure_reason, c.place
 )
 -- And when the first candidate became due, in microseconds: the floor of the next claim.
 SELECT 'leased', (SELECT (extract(epoch FROM GREATEST(min(available_at), '0001-01-03T00:00:00Z')) * 1000000)::bigint FROM candidate),
        l.place, l.id, l.queue, l.name, l.kind, l.payload, l.headers, l.stream, l.attempts, l.max_attempts, l.status,
-       l.fence, l.created_at, l.instance, l.execution_id, l.activity_id, l.lease, l.failure_reason,
-       l.reason_policies, l.unregistered_count, l.unregistered_attempts
+       l.fence, l.created_at, l.instance, l.execution_id, l.activity_id, l.lease, l.failure_reason
   FROM leased l
  UNION ALL
 SELECT c.verdict, c.queue_id,
@@ -197,7 +203,7 @@ SELECT c.verdict, c.queue_id,
        CASE WHEN c.verdict = 'stream' THEN
             pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id))::int END,
        c.id, NULL, c.name, NULL, NULL, NULL, c.stream, c.attempts, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL
+       NULL, NULL
   FROM candidate c WHERE c.verdict <> 'lease';
 
 -- read_streams --
@@ -300,8 +306,7 @@ UPDATE deadletter_message m
 RETURNING m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts, q.max_attempts,
           m.status, m.fence, m.created_at::text, m.instance, m.execution_id, m.activity_id,
           COALESCE(%(lease)s::interval, q.lease_timeout), m.failure_reason,
-          NULLIF(q.reason_policies, '{}'::jsonb)::text, m.unregistered_count,
-          COALESCE(q.unregistered_attempts, q.max_attempts);
+          NULLIF(q.reason_policies, '{}'::jsonb)::text;
 
 -- park --
 -- Take candidates of a blocked stream out of the claim index. Only under the stream's lock: whoever unblocks the stream

@@ -111,10 +111,9 @@ UPDATE deadletter_message
           AND (expires_at IS NULL OR expires_at > %(now)s))
 RETURNING 'leased', queue_id, 1, id,
           (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id),
-          name, kind, payload, headers, stream, attempts,
-          (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
+          name, kind, payload, headers, stream, attempts, %(largest_limit)s,
           status, fence, created_at || '', instance, execution_id, activity_id, %(lease)s,
-          failure_reason, %(reason_policies)s, unregistered_count, %(unregistered_attempts)s;
+          failure_reason;
 
 -- read_streams --
 SELECT %(queue_id)s, %(stream)s, q.stream_policy,
@@ -177,8 +176,7 @@ RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), nam
           (SELECT q.max_attempts FROM deadletter_queue q WHERE q.id = queue_id),
           status, fence, created_at || '', instance, execution_id, activity_id, COALESCE(%(lease)s,
           (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)), failure_reason,
-          (SELECT NULLIF(q.reason_policies, '{}') FROM deadletter_queue q WHERE q.id = queue_id), unregistered_count,
-          (SELECT COALESCE(q.unregistered_attempts, q.max_attempts) FROM deadletter_queue q WHERE q.id = queue_id);
+          (SELECT NULLIF(q.reason_policies, '{}') FROM deadletter_queue q WHERE q.id = queue_id);
 UPDATE deadletter_message
    SET available_at = NULL, lease_token = NULL, worker = NULL
  WHERE lease_token <> %(token)s AND available_at <= %(now)s

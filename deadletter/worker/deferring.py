@@ -5,44 +5,49 @@ from __future__ import annotations
 import logging
 
 from ..backoff import UNDECODABLE
-from ..conf import get_settings
 from ..exceptions import Undecodable
 from ..failure_policy import Policy
-from ..lifecycle import Claimed, Failure
+from ..lifecycle import Claimed, Failure, Outcome, Scheduled
 from ..logs import event
 from ..status import FailureReason
 
 
 def unregistered(message: Claimed, *, version: str | None = None) -> Failure:
+    """The delay is that of the message's own count, which the row has: see `say_deferred`."""
     what = message.name if version is None else f"{message.name} {version}"
-    # Counted by itself: the attempt is refunded.
-    count, limit = (message.unregistered_count or 0) + 1, message.unregistered_attempts
-    delay = get_settings().unregistered.delay(count)
-    remaining = "unlimited" if limit is None else max(0, max(limit, 1) - count)
+    return Failure(
+        message.id,
+        error=f"no handler is registered for {what!r}",
+        reason=FailureReason.UNREGISTERED,
+        deferred=True,
+        token=message.token,
+        message=message,
+        version=version,
+    )
+
+
+def say_deferred(failure: Failure, outcome: Outcome) -> None:
+    """Warn that a message waits because nobody here knows its name."""
+    message, version = failure.message, failure.version
+    if not isinstance(outcome, Scheduled) or outcome.deferral is None or message is None:
+        return
+    count, limit = outcome.deferral.count, outcome.deferral.limit
     event(
         logging.WARNING,
         "message_unregistered",
         "message name {what} (message {message_id} of queue {queue}) is not registered, attempt "
         "{attempt} of {max_attempts}: waiting {delay:.1f} s (will poison in {remaining} more "
         "attempts)",
-        what=what,
+        what=message.name if version is None else f"{message.name} {version}",
         name=message.name,
         message_id=message.id,
         queue=message.queue,
         attempt=count,
         max_attempts=limit,
-        remaining=remaining,
-        delay=delay.total_seconds(),
+        remaining="unlimited" if limit is None else max(0, max(limit, 1) - count),
+        delay=outcome.deferral.delay.total_seconds(),
         version=version,
         instance=message.instance,
-    )
-    return Failure(
-        message.id,
-        error=f"no handler is registered for {what!r}",
-        reason=FailureReason.UNREGISTERED,
-        delay=delay,
-        deferred=True,
-        token=message.token,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..lifecycle import Completion, Failure, Poisoned, Refused, Release, Staged, WorkBatch
 from ..lifecycle.stages import unpublished
+from .deferring import say_deferred
 from .executor import Overtaken, Settled
 
 
@@ -110,6 +111,7 @@ class Reports:
                 tally.poisoned += 1
             elif outcome is not None and failure.deferred:
                 tally.deferred += 1
+                say_deferred(failure, outcome)
             elif outcome is not None:
                 tally.failed += 1
         lost = set(batch.lost)

@@ -108,7 +108,7 @@ def test_a_rolling_deployment_completes_without_poison(workers: Workers):  # U9,
 
 
 def test_what_no_worker_knows_ends_as_poison_after_its_series(workers: Workers):  # U5, U12
-    Queue.objects.filter(name="default").update(max_attempts=3)
+    Queue.objects.filter(name="default").update(unregistered_attempts=3)
     start("sample.rolling", instance="o", input="sample.nowhere")
     fleet = [workers.start("--poll", 0.05, UNREGISTERED="0.1") for _ in range(2)]
 

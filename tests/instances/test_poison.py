@@ -182,7 +182,7 @@ def test_a_parent_that_handles_the_failure_goes_on(clock, family, flow, standing
 
 
 def test_a_poisoned_first_message_fails_its_instance(clock, policy, standing, timeline):
-    policy(max_attempts=3)
+    policy(max_attempts=3, unregistered_attempts=None)
     start("nobody.knows", instance="o")
     for _ in range(4):
         testing.drain()
@@ -205,7 +205,7 @@ def test_a_poisoned_first_message_fails_its_instance(clock, policy, standing, ti
 
 
 def test_the_row_is_made_when_the_poison_was_all_there_was_of_an_instance(clock, policy, standing):
-    policy(max_attempts=1)
+    policy(max_attempts=1, unregistered_attempts=None)
     start("nobody.knows", instance="o")
     Instance.objects.all().delete()
     testing.drain()

@@ -17,7 +17,7 @@ from deadletter import (
 )
 from deadletter.backoff import BreakerPolicy
 from deadletter.instances import Flow, Flows, flows, highest
-from deadletter.models import Instance, Message, PoisonRecord
+from deadletter.models import Instance, Message, PoisonRecord, WorkerProcess
 from deadletter.worker.breaker import Breakers
 from deadletter.worker.ledger import Entry, Stage
 from deadletter.worker.registry import Registry, registry
@@ -76,7 +76,7 @@ def test_a_process_that_does_not_know_the_flow_leaves_the_version_to_the_worker(
 
 
 def test_an_unknown_version_waits_as_an_unknown_name_does(clock, policy, flow, counts, caplog):
-    policy(max_attempts=3)  # U5: 1, 2, 4 s, and the fourth claim poisons
+    policy(max_attempts=3, unregistered_attempts=None)  # U5: the fourth claim poisons
     flow("talk", says("old"), version="1.0.0")
     start("talk", instance="t", version="2.0.0")
 
@@ -100,7 +100,7 @@ def test_an_unknown_version_waits_as_an_unknown_name_does(clock, policy, flow, c
 
 
 def test_continue_as_new_to_a_missing_version_takes_the_same_path(clock, flow, policy):  # U14
-    policy(max_attempts=1)
+    policy(max_attempts=1, unregistered_attempts=None)
 
     def leap(run, event):
         run.continue_as_new(1, version="9.0.0")
@@ -142,6 +142,49 @@ def test_an_old_worker_leaves_to_a_new_one_what_it_does_not_know(clock, handles)
     assert instance_status("g").status == "completed"
 
 
+@pytest.mark.parametrize(
+    ("handlers", "is_dead"),
+    [
+        ([["orchestration", "grow", "2"]], False),
+        ([["orchestration", "grow", "1"]], True),
+        ([["message", "grow"]], True),
+    ],
+)
+def test_beyond_its_limit_a_version_waits_for_a_worker_that_knows_it(
+    clock, counts, policy, handlers, is_dead
+):
+    policy(max_attempts=5, unregistered_attempts=1)
+    old = Flows()
+    old.add(Flow(name="grow", version="1", function=_grow))
+    start("grow", instance="g", version="2")
+    testing.drain(handlers=Registry(old))
+    clock.advance(1)
+    WorkerProcess.objects.create(
+        name="new", host="h", pid=1, version="1", concurrency=1, queues=["default"],
+        handlers=handlers, started_at=clock.now, seen_at=clock.now,
+    )  # fmt: skip
+
+    testing.drain(handlers=Registry(old))
+
+    assert counts() == ({"dead": 1} if is_dead else {"scheduled": 1})
+
+
+def test_an_activity_is_known_by_its_name_alone(clock, counts, flow, policy):
+    policy(max_attempts=5, unregistered_attempts=1)
+    flow("work", lambda run, event: run.call("charge") if isinstance(event, Started) else None)
+    start("work", instance="w")
+    testing.drain()
+    clock.advance(1)
+    WorkerProcess.objects.create(
+        name="new", host="h", pid=1, version="1", concurrency=1, queues=["default"],
+        handlers=[["message", "charge"]], started_at=clock.now, seen_at=clock.now,
+    )  # fmt: skip
+
+    testing.drain()
+
+    assert counts() == {"scheduled": 1}
+
+
 def _grow(run, event):
     run.complete()
 
@@ -175,7 +218,7 @@ def test_a_flow_that_cannot_work_is_refused_when_it_is_registered(name, version,
 
 
 def test_what_is_where_is_counted_by_kind(clock, flow, handles, policy):  # A20, A21
-    policy(max_attempts=1)
+    policy(max_attempts=1, unregistered_attempts=None)
 
     def work(run, event):
         if isinstance(event, ActivityCompleted | Started):

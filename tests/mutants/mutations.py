@@ -255,8 +255,8 @@ def _unregistered() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/settle.py",
-                '"unregistered": row.deferrals,',
-                '"unregistered": row.attempts,',
+                "return Deferral(count, row",
+                "return Deferral(row.attempts, row",
             )
         ],
         [f"{UNREGISTERED}::test_a_queue_may_put_unknown_names_off_more_often"],
@@ -268,8 +268,8 @@ def _unregistered() -> Iterator[Mutation]:
             sql(
                 "postgresql",
                 "claim",
-                "found.unregistered_count >= level",
-                "found.unregistered_count > level",
+                "found.deferrals >= level",
+                "found.deferrals > level",
             )
         ],
         limit,

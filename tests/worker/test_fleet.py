@@ -77,7 +77,7 @@ def test_a_rolling_deployment_ends_in_success_without_poison(workers: Workers):
 
 
 def test_a_name_nobody_knows_waits_longer_each_time_and_says_so(workers: Workers):
-    Queue.objects.filter(name="default").update(max_attempts=3)
+    Queue.objects.filter(name="default").update(unregistered_attempts=3)
     id = send("sample.unknown", {}).pk
 
     worker = workers.start("--poll", 0.05, UNREGISTERED="0.1")

@@ -137,6 +137,7 @@ def test_the_name_is_in_leases_and_in_the_heartbeat(workers: Workers):
 
     assert Message.objects.get().worker == "kraken"
     row = wait_until(lambda: WorkerProcess.objects.filter(name="kraken").first())
+    assert ["message", "sample.work"] in row.handlers
     assert (row.pid, row.concurrency) == (worker.pid, 3)
     wait_until(lambda: [r["id"] for r in WorkerProcess.objects.get().running] == [id])
     workers.open("end")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from deadletter import handler
+from deadletter.instances import TIMER, Flow, Flows
 from deadletter.worker.registry import Handler, Registry, discover, registry
 
 
@@ -76,6 +77,36 @@ def test_names_are_sorted():
     assert own.names() == ["a", "b"]
     own.remove("a")
     assert (own.get("a"), own.names()) == (None, ["b"])
+
+
+def test_what_is_known_is_written_by_kind_name_and_version():
+    flows = Flows()
+    for version in ("2", "1"):
+        flows.add(Flow(name="grow", version=version, function=first))
+    own = Registry(flows)
+    for each in ("b", "a", TIMER):
+        own.add(Handler(name=each, function=first))
+
+    assert own.known() == [
+        ["message", "a"],
+        ["message", "b"],
+        ["message", TIMER],
+        ["orchestration", TIMER],
+        ["orchestration", "grow", "1"],
+        ["orchestration", "grow", "2"],
+    ]
+    asked = [
+        ("message", "a", None),
+        ("activity", "a", None),
+        ("orchestration", "a", None),
+        ("orchestration", "grow", None),
+        ("orchestration", "grow", "2"),
+        ("orchestration", "grow", "3"),
+        ("orchestration", TIMER, None),
+        ("message", "grow", None),
+    ]
+    known = [own.knows(*one) for one in asked]
+    assert known == [True, True, False, True, True, False, True, False]
 
 
 def test_modules_named_handlers_are_discovered():
