@@ -594,15 +594,18 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.rows)
     def retry_now(self, which) -> None:
         row = self.one(self.model.rows, which)
+        now = self.clock.now
+        reason = Message.objects.get(pk=row.id).failure_reason
+        was_tried = bool(row.status & Status.FAILED) or row.attempts > 0 or reason is not None
         done = operations.retry_now([row.id]).retried
-        expected = row.waits(self.clock.now) and bool(row.status & Status.FAILED)
+        expected = was_tried and (row.waits(now) or row.due(now))
         assert done == ([row.id] if expected else [])
         if done:
             self.model.change(
                 row.id,
                 attempts=0,
                 status=row.status & ~int(Status.FAILED),
-                available=self.clock.now,
+                available=now if row.waits(now) else row.available,
             )
 
     @rule(which=pick)
