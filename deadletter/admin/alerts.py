@@ -25,13 +25,13 @@ from .showing import show_text
 
 
 class StateFilter(admin.SimpleListFilter):
-    """Open, or over."""
+    """Open, or ended: over, or quiet with dead letters left."""
 
     title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("open", _("open")), ("over", _("over"))]
+        return [("open", _("open")), ("over", _("over or quiet"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         wanted = {"open": True, "over": False}.get(self.value() or "")

@@ -184,7 +184,7 @@ def test_the_link_of_an_alert_leads_to_what_is_there_and_later_says_what_was(
     assert page.count('class="dl-one"') == left
     assert ("Nothing of this group is left here" in page) is (left == 0)
     if not left:
-        assert "Its last alert counted 2 (<bdi>orders.ship</bdi>: <bdi>UNKNOWN</bdi>)" in page
+        assert "its last alert counted 2 (<bdi>orders.ship</bdi>: <bdi>UNKNOWN</bdi>)" in page
         assert f"/admin/deadletter/alert/{Alert.objects.get().pk}/change/" in page
         assert "/admin/deadletter/auditentry/" in page
 

@@ -65,6 +65,7 @@ def mutations() -> list[Mutation]:
         *_waits(),
         *_order(),
         *_levels(),
+        *_numbers(),
         *_quarantine(),
         *_processes(),
         *_people(),
@@ -1359,6 +1360,52 @@ def _rest() -> Iterator[Mutation]:
         [python("lifecycle/enqueue.py", "if not is_readable(moment):", "if False:")],
         ["tests/hostile/test_times.py"],
     )
+
+
+def _numbers() -> Iterator[Mutation]:
+    """What operators read: numbers of now, and what may be read at all."""
+    agree = "tests/admin/test_numbers_agree.py"
+    outcomes = "tests/operations/test_outcomes.py"
+    edits = {
+        "tell a notice with the numbers of its decision": (
+            python("alerts/current.py", "count = max(_count(look, found, subject), ", "count = ("),
+            "tests/alerts/test_current.py",
+        ),
+        "call over what has dead letters left": (
+            python("alerts/wording.py", 'and alert.get("left"):', "and False:"),
+            "tests/alerts/test_current.py",
+        ),
+        "tell apart only the first that wait": (
+            python("operations/depths.py", "    if look < LOOK and found", "    if 0 and found"),
+            f"{agree}::test_each_state_is_counted_up_to_its_own_limit",
+        ),
+        "call a number of which none was found zero and more": (
+            python("admin/counts.py", "if self.more and not self.n:", "if False:"),
+            agree,
+        ),
+        "leave what was completed to the sweep": (
+            python(
+                "operations/outcomes.py",
+                "_Outcome.SUCCEEDED if pk in completed else outcome",
+                "outcome",
+            ),
+            outcomes,
+        ),
+        "count a message twice when a sweep comes between": (
+            python("operations/outcomes.py", "if not _changed(unsettled, alias):", "if True:"),
+            f"{outcomes}::test_a_sweep_between_the_reads_moves_no_number_twice",
+        ),
+        "keep the payloads of an edit for ever": (
+            python("lifecycle/forgetting.py", ", at__lte=tx.time()", ", at=tx.time()"),
+            "tests/operations/test_edits.py",
+        ),
+        "show the payloads of an edit without the permission": (
+            python("admin/audits.py", '"edit": "edit_hidden",', ""),
+            "tests/admin/test_audits.py",
+        ),
+    }
+    for name, (edit, test) in edits.items():
+        yield Mutation(name, "sqlite", [edit], [test])
 
 
 def _processes() -> Iterator[Mutation]:
