@@ -27,8 +27,8 @@ pytestmark = pytest.mark.django_db
 in_both = pytest.mark.parametrize(
     "mode",
     [
-        pytest.param("in a transaction", marks=pytest.mark.django_db),
-        pytest.param("without", marks=pytest.mark.django_db(transaction=True)),
+        pytest.param("in-transaction", marks=pytest.mark.django_db),
+        pytest.param("on-its-own", marks=pytest.mark.django_db(transaction=True)),
     ],
 )
 
@@ -178,11 +178,20 @@ def broken_statement(message: Any) -> None:
 
 
 def broken_save(message: Any) -> None:
+    """Fails in a block of Django's own, without a savepoint."""
     Queue.objects.bulk_create([Queue(name="default")])
 
 
+def broken_insert(message: Any) -> None:
+    """Fails where Django marks the transaction as broken."""
+    Effect(pk=Effect.objects.latest("pk").pk, message=message.id).save(force_insert=True)
+
+
+each_error = pytest.mark.parametrize("breaks", [broken_statement, broken_save, broken_insert])
+
+
 @in_both
-@pytest.mark.parametrize("breaks", [broken_statement, broken_save])
+@each_error
 def test_a_database_error_undoes_its_statement_alone(mode: str, handles, breaks: Any) -> None:
     def ship(message: Any) -> None:
         note(message, "before")
@@ -196,7 +205,7 @@ def test_a_database_error_undoes_its_statement_alone(mode: str, handles, breaks:
 
 
 @in_both
-@pytest.mark.parametrize("breaks", [broken_statement, broken_save])
+@each_error
 def test_a_handler_may_go_on_after_a_database_error(mode: str, handles, breaks: Any) -> None:
     def ship(message: Any) -> None:
         note(message, "before")
