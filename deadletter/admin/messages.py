@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
+from ..lifecycle.burial import is_moved
 from ..lifecycle.levels import read_levels
 from ..models import Message, Queue, State
 from ..status import Status
@@ -23,6 +24,7 @@ from ..visible import visible
 from . import streams
 from .acting import AT_ONCE, act_url, act_view, may
 from .attempts import AttemptsFilter
+from .dead_messages import GroupFilter, is_dead_list, show_death, with_deaths
 from .error_text import hidden_text
 from .links import link
 from .message_acts import ACTS
@@ -92,12 +94,13 @@ class MessageAdmin(ReadOnlyAdmin):
         "stream",
     )
     list_display_links = ("id", "name")
-    list_filter = (StateFilter, QueueFilter, AttemptsFilter)
+    list_filter = (StateFilter, QueueFilter, AttemptsFilter, GroupFilter)
     ordering = ("-id",)
     search_fields = ("id", "stream", "key", "instance")
     search_help_text = _("The whole of a message id, a stream, a key or an instance.")
     list_per_page = 50
-    actions = ("retry_now", "release", "poison", "remove")
+    actions = ("retry_dead", "retry_now", "release", "poison", "remove")
+    retry_dead = _action("retry-dead")
     retry_now = _action("retry-now")
     release = _action("release")
     poison = _action("poison")
@@ -139,12 +142,16 @@ class MessageAdmin(ReadOnlyAdmin):
         "headers": "",
         "error": "hidden_error",
         "history": "hidden_history",
+        "death": "hidden_death",
+        "shown_death": "hidden_death",
     }
 
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request).light()
         # Prefetched, not joined: a message whose queue was deleted by hand must still be seen.
         # From the same database: a replica may show an old policy, or no queue at all.
+        if is_dead_list(request):
+            rows = with_deaths(rows)
         queues = Prefetch("queue", Queue.objects.using(rows.db))
         return rows.prefetch_related(queues).annotate(
             seen_at=Value(clock.now(rows.db), DateTimeField())
@@ -153,9 +160,34 @@ class MessageAdmin(ReadOnlyAdmin):
     def matches(self, term: str) -> Q:
         # The indexes of these columns begin with the queue.
         queues = Queue.objects.using(router.db_for_write(Queue)).values_list("pk", flat=True)
-        found = Q(queue_id__in=list(queues)) & (Q(stream=term) | Q(key=term)) | Q(instance=term)
+        here = Q(queue_id__in=list(queues))
+        found = here & (Q(stream=term) | Q(key=term)) | Q(instance=term)
         id = as_id(term)
-        return found if id is None else found | Q(pk=id)
+        # What was moved to a dead queue is found by the id it had before, too.
+        return found if id is None else found | Q(pk=id) | here & Q(source_id=id, origin=None)
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Where the list is of what died, say where and why."""
+        found = tuple(self.list_display)
+        if is_dead_list(request):
+            found = (*found, "shown_death")
+        return self._allowed(request, found)
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        found = super().get_actions(request)
+        if not is_dead_list(request):
+            found.pop("retry_dead", None)
+        return found
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        found = super().get_fieldsets(request, obj)
+        if obj is None or not is_moved(obj):
+            return found
+        first, *rest = found
+        return [first, (_("Death"), {"fields": self._allowed(request, ("shown_death",))}), *rest]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*super().get_readonly_fields(request, obj), "shown_death")
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
@@ -195,6 +227,9 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def has_retry_now_permission(self, request: HttpRequest) -> bool:
         return may(self, request, ACTS["retry-now"])
+
+    def has_retry_dead_permission(self, request: HttpRequest) -> bool:
+        return may(self, request, ACTS["retry-dead"])
 
     def has_release_permission(self, request: HttpRequest) -> bool:
         return may(self, request, ACTS["release"])
@@ -290,6 +325,14 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description=_("failed attempts"))
     def hidden_history(self, message: Message) -> str:
         return show_history(message, texts=False)
+
+    @admin.display(description=_("death"))
+    def shown_death(self, message: Any) -> str:
+        return show_death(message, message.seen_at, texts=True)
+
+    @admin.display(description=_("death"))
+    def hidden_death(self, message: Any) -> str:
+        return show_death(message, message.seen_at, texts=False)
 
     @admin.display(description=_("what people did"))
     def shown_trail(self, message: Message) -> str:
