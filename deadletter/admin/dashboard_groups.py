@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from django.utils.translation import gettext
 
 from ..charts import Spark, sparkline
-from ..models import PoisonRecord
+from ..models import Message, PoisonRecord
 from ..operations.growth import COUNTED, HOURS, Growth, growing
 from .counts import Capped
 from .dashboard_links import Links
@@ -58,12 +58,18 @@ def _line(links: Links, growth: Growth, since: datetime) -> GroupLine:
     told = gettext("Dead letters by the hour of their death, the oldest first: %(hours)s") % {
         "hours": ", ".join(str(n) for n in hours)
     }
+    url = links.records(fingerprint=growth.fingerprint)
+    day_url = links.records(fingerprint=growth.fingerprint, since=since)
+    if growth.is_buried:
+        # There are no records to list: all of it lies in dead queues.
+        buried = links.to(Message, "message_changelist", group=growth.fingerprint)
+        url, day_url = buried or url, buried or day_url
     return GroupLine(
         growth,
         growth.first_seen > since,
         Capped(growth.day, growth.capped),
         sparkline([n.n for n in hours]),
         told,
-        links.records(fingerprint=growth.fingerprint),
-        links.records(fingerprint=growth.fingerprint, since=since),
+        url,
+        day_url,
     )

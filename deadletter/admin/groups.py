@@ -9,6 +9,7 @@ from django.utils.translation import gettext
 
 from ..operations import groups as operations
 from .asked import FIELDS, Counted
+from .dead_messages import group_url
 from .lookups import refuse_others
 from .pages import need, render, url
 
@@ -29,7 +30,7 @@ def groups(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "groups",
         gettext("Poison by cause"),
         tab="groups",
-        groups=[_Line(group) for group in found[:PER_PAGE]],
+        groups=[_Line(group, model_admin.admin_site.name) for group in found[:PER_PAGE]],
         older=page + 1 if len(found) > PER_PAGE else None,
         newer=page - 1 if page > 1 else None,
     )
@@ -38,8 +39,14 @@ def groups(model_admin: Any, request: HttpRequest) -> HttpResponse:
 class _Line:
     """A group as a line of the page."""
 
-    def __init__(self, group: operations.Group) -> None:
+    def __init__(self, group: operations.Group, site_name: str) -> None:
         self.group = group
+        more = group.buried > operations.COUNTED
+        self.buried = Counted(min(group.buried, operations.COUNTED), more)
+        #: What of it lies in dead queues; "" where the site does not show messages.
+        self.buried_url = group_url(site_name, group.fingerprint)
+        #: Where its count leads; "": to its records.
+        self.list_url = "" if group.sample_id else self.buried_url
         self.count = Counted(min(group.count, operations.COUNTED), group.count > operations.COUNTED)
         self.held = Counted(min(group.halted, operations.CELL), group.halted > operations.CELL)
 

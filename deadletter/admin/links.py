@@ -12,6 +12,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
 from ..models import Message, PoisonRecord
+from ..operations.dead_queue import moved
 
 
 def link(site_name: str, page: str, *args: object, **query: Any) -> str:
@@ -37,6 +38,9 @@ def to_messages(site_name: str, request: HttpRequest, ids: Collection[int]) -> d
     if request.user.has_perm("deadletter.view_message"):
         rows = Message.objects.using(alias).filter(pk__in=ids).values_list("pk", flat=True)
         found |= {id: link(site_name, "message_change", id) for id in rows}
+        others = [id for id in ids if id not in found]
+        for id, pk in moved(others, using=alias).items():
+            found[id] = link(site_name, "message_change", pk)
     if request.user.has_perm("deadletter.view_poisonrecord"):
         dead = PoisonRecord.objects.using(alias).filter(message_id__in=ids)
         for message_id, pk in dead.values_list("message_id", "pk"):

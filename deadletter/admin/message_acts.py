@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import router
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import operations
+from ..lifecycle.burial import is_moved, read_burial, source_queues
 from ..models import Message, OnPoison, Queue, State, StreamPolicy
 from ..visible import visible
 
@@ -43,6 +46,48 @@ def _never_in_state(message: Message, state: str) -> str:
     if state == State.ACTIVE:
         return gettext("A worker is handling it; wait for its lease to end.")
     return ""
+
+
+# Retry what lies in a dead queue
+
+
+def _retry_dead(ids: Sequence[int], *, by: str, why: str) -> Result:
+    found = operations.retry_dead(ids, by, why=why)
+    return Result(found.retried, found.missing, found.refused)
+
+
+def _retry_dead_says(messages: Sequence[Message]) -> list[str]:
+    """Say where they go, queue by queue."""
+    alias = router.db_for_write(Message)
+    columns = ("death", "source_id", "origin", "queue_id", "failure_reason")
+    ids = [message.pk for message in messages]
+    rows = Message.objects.using(alias).filter(pk__in=ids).only(*columns)
+    sources = source_queues(alias)
+    targets: Counter[str] = Counter()
+    for row in rows:
+        burial, only = read_burial(row), sources.get(row.queue_id, [])
+        guess = only[0] if len(only) == 1 else "?"
+        targets[(burial and burial.queue) or guess] += 1
+    says = [
+        ngettext(
+            "%(n)s message goes back to queue %(queue)s, under the id that it had there.",
+            "%(n)s messages go back to queue %(queue)s, under the ids that they had there.",
+            n,
+        )
+        % {"n": n, "queue": visible(queue, limit=200)}
+        for queue, n in sorted(targets.items())
+    ]
+    kept = gettext(
+        "Attempts are counted from 0 again. Payload, history, stages reached, key and place in the "
+        "stream are kept."
+    )
+    return [*says, kept]
+
+
+def _retry_dead_refuses(message: Message, state: str) -> str:
+    if not is_moved(message):
+        return gettext("It did not come from another queue, so there is no way back.")
+    return _never_in_state(message, state)
 
 
 # Retry now
@@ -211,6 +256,28 @@ RETRY, REMOVE = "deadletter.retry_poison", "deadletter.remove_poison"
 ACTS = {
     act.slug: act
     for act in (
+        MessageAct(
+            slug="retry-dead",
+            permission=RETRY,
+            label=_("Retry where it died"),
+            says=_retry_dead_says,
+            refuses=_retry_dead_refuses,
+            verb=_retry_dead,
+            button=lambda n: (
+                ngettext(
+                    "Retry %(n)s message where it died", "Retry %(n)s messages where they died", n
+                )
+                % {"n": n}
+            ),
+            told=lambda n: (
+                ngettext(
+                    "%(n)s message is back in its queue.",
+                    "%(n)s messages are back in their queues.",
+                    n,
+                )
+                % {"n": n}
+            ),
+        ),
         MessageAct(
             slug="retry-now",
             permission=RETRY,

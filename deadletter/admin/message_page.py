@@ -12,6 +12,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 
 from .. import operations
+from ..lifecycle.burial import is_moved
 from ..lifecycle.own import PREFIX
 from ..models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..operations import trail
@@ -20,6 +21,7 @@ from ..times import ahead, lasting, moment
 from ..visible import visible
 from . import streams
 from .acting import act_url, may
+from .dead_messages import show_death
 from .error_text import hidden_text
 from .links import link, to_instance
 from .message_acts import ACTS
@@ -68,6 +70,7 @@ def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
         failure=reason_name(message.failure_reason) if message.failure_reason else "",
         error=_error(message, texts=allowed),
         stages=stages(message.status),
+        death=show_death(message, message.seen_at, texts=allowed) if is_moved(message) else "",
         payload=show(read(message, "payload")) if allowed else None,
         headers=show(read(message, "headers")) if allowed else None,
         instance_url=to_instance(site.name, request, message.instance),

@@ -21,6 +21,7 @@ from ..visible import visible
 from . import message_page, streams
 from .acting import AT_ONCE, act_url, act_view, may
 from .attempts import AttemptsFilter, ReasonFilter
+from .dead_messages import GroupFilter, is_dead_list, show_death, with_deaths
 from .error_text import exception_of
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
@@ -88,12 +89,13 @@ class MessageAdmin(ReadOnlyAdmin):
         "source",
     )
     list_display_links = ("id", "name")
-    list_filter = (StateFilter, QueueFilter, ReasonFilter, AttemptsFilter)
+    list_filter = (StateFilter, QueueFilter, ReasonFilter, AttemptsFilter, GroupFilter)
     ordering = ("-id",)
     search_fields = ("id", "stream", "key", "instance")
     search_help_text = _("The whole of a message id, a stream, a key or an instance.")
     list_per_page = 50
-    actions = ("retry_now", "release", "poison", "remove")
+    actions = ("retry_dead", "retry_now", "release", "poison", "remove")
+    retry_dead = _action("retry-dead")
     retry_now = _action("retry-now")
     release = _action("release")
     poison = _action("poison")
@@ -105,13 +107,16 @@ class MessageAdmin(ReadOnlyAdmin):
         "headers": "",
         "error": "hidden_text",
         "history": "hidden_text",
-        "death": "hidden_text",
+        "death": "hidden_death",
+        "shown_death": "hidden_death",
     }
 
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request).light().with_error_start()
         # Prefetched, not joined: a message whose queue was deleted by hand must still be seen.
         # From the same database: a replica may show an old policy, or no queue at all.
+        if is_dead_list(request):
+            rows = with_deaths(rows)
         queues = Prefetch("queue", Queue.objects.using(rows.db))
         return rows.prefetch_related(queues).annotate(
             seen_at=Value(clock.now(rows.db), DateTimeField())
@@ -120,9 +125,24 @@ class MessageAdmin(ReadOnlyAdmin):
     def matches(self, term: str) -> Q:
         # The indexes of these columns begin with the queue.
         queues = Queue.objects.using(router.db_for_write(Queue)).values_list("pk", flat=True)
-        found = Q(queue_id__in=list(queues)) & (Q(stream=term) | Q(key=term)) | Q(instance=term)
+        here = Q(queue_id__in=list(queues))
+        found = here & (Q(stream=term) | Q(key=term)) | Q(instance=term)
         id = as_id(term)
-        return found if id is None else found | Q(pk=id)
+        # What was moved to a dead queue is found by the id it had before, too.
+        return found if id is None else found | Q(pk=id) | here & Q(source_id=id, origin=None)
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Where the list is of what died, say where and why."""
+        found = tuple(self.list_display)
+        if is_dead_list(request):
+            found = (*found, "shown_death")
+        return self._allowed(request, found)
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        found = super().get_actions(request)
+        if not is_dead_list(request):
+            found.pop("retry_dead", None)
+        return found
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
@@ -157,6 +177,9 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def has_retry_now_permission(self, request: HttpRequest) -> bool:
         return may(self, request, ACTS["retry-now"])
+
+    def has_retry_dead_permission(self, request: HttpRequest) -> bool:
+        return may(self, request, ACTS["retry-dead"])
 
     def has_release_permission(self, request: HttpRequest) -> bool:
         return may(self, request, ACTS["release"])
@@ -212,3 +235,11 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description=_("last error"))
     def hidden_error_start(self, message: Any) -> str:
         return exception_of(visible(message.error_start, limit=IN_A_LIST)) or "-"
+
+    @admin.display(description=_("death"))
+    def shown_death(self, message: Any) -> str:
+        return show_death(message, message.seen_at, texts=True)
+
+    @admin.display(description=_("death"))
+    def hidden_death(self, message: Any) -> str:
+        return show_death(message, message.seen_at, texts=False)

@@ -13,12 +13,14 @@ from django.utils.translation import gettext
 
 from .. import clock
 from ..failures import ERROR_LIMIT
+from ..lifecycle.burial import is_moved
 from ..models import Act, PoisonRecord
 from ..operations import trail
 from ..status import FailureReason, Status
 from ..times import moment
 from ..visible import visible
 from .command_line import command
+from .dead_messages import show_death
 from .effects import on_instance
 from .following import following
 from .links import to_instance
@@ -53,6 +55,7 @@ def record(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
         tab="record",
         record=found,
         cause=cause(found),
+        death=_death(found, texts=allowed.payload),
         instance_said=on_instance(found),
         instance_url=to_instance(model_admin.admin_site.name, request, found.instance),
         stages=_stages(found.status),
@@ -120,6 +123,13 @@ def page_of_message(model_admin: Any, request: HttpRequest, message_id: int) -> 
         return reverse("admin:deadletter_message_change", args=[message_id], current_app=site)
     except NoReverseMatch:  # a site that shows poison only
         return ""
+
+
+def _death(found: PoisonRecord, *, texts: bool) -> str:
+    """Say of what died again in a dead queue where it died first; "": it died here."""
+    if not is_moved(found):
+        return ""
+    return show_death(found, clock.now(alias()), texts=texts)
 
 
 def _commands(found: PoisonRecord, allowed: Any) -> list[str]:

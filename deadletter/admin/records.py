@@ -14,12 +14,14 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
 from ..models import Alert, Kind, PoisonRecord, Queue
-from ..operations import get_group
+from ..operations import find_moved, get_group
 from ..status import FailureReason
 from .asked import FIELDS, Asked, Window, jump, read_filter, window
+from .dead_messages import group_url
 from .links import link
 from .pages import alias, need, render, tell, url
 from .readonly import as_id
+from .record import page_of_message
 from .showing import reason_name
 
 PER_PAGE = 50
@@ -45,6 +47,7 @@ def records(model_admin: Any, request: HttpRequest) -> HttpResponse:
         page=page,
         group=_group(asked),
         emptied=None if page.records or page.further else _emptied(model_admin, request, asked),
+        buried_url=group_url(model_admin.admin_site.name, asked.wanted.fingerprint or ""),
         fields=[f for f in _form(asked) if f["name"] != "text" or allowed.payload],
         status=400 if asked.problem else 200,
     )
@@ -135,6 +138,12 @@ def _jump(model_admin: Any, request: HttpRequest, term: str) -> HttpResponse:
         return HttpResponseRedirect(url(model_admin, "change", value))
     if what:
         return HttpResponseRedirect(url(model_admin, "records", query={what: value}))
+    number = as_id(term)
+    moved = None if number is None else find_moved(number, using=alias())
+    if isinstance(moved, PoisonRecord):
+        return HttpResponseRedirect(url(model_admin, "change", moved.pk))
+    if moved is not None and (page := page_of_message(model_admin, request, moved.pk)):
+        return HttpResponseRedirect(page)
     text = gettext("No poison has exactly “%(term)s” as its id, group, name, stream or instance.")
     tell(request, text % {"term": term[:100]}, messages.WARNING)
     return HttpResponseRedirect(url(model_admin, "records"))
