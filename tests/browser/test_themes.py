@@ -126,7 +126,8 @@ PROBLEMS = r"""() => {
     + "#content-main input[type=submit]";
   for (const button of all(buttons)) {
     const style = getComputedStyle(button);
-    if (button.scrollWidth > button.clientWidth + 1 || button.scrollHeight > button.clientHeight + 2)
+    const [wide, high] = [button.clientWidth + 1, button.clientHeight + 2];
+    if (button.scrollWidth > wide || button.scrollHeight > high)
       found.push(`clipped: ${text(button)}`);
     if (!edged(style) && !filled(style)) found.push(`no button: ${text(button)}`);
     if (style.color === style.backgroundColor) found.push(`unreadable: ${text(button)}`);
