@@ -435,8 +435,8 @@ def test_an_abandon_with_its_own_limit_records_it(clock, error, force):
     )
 
 
-def unreadable() -> None:
-    send("job")
+def unreadable(stream: str | None = None) -> None:
+    send("job", stream=stream)
     with connection.cursor() as cursor:
         cursor.execute("UPDATE deadletter_message SET payload = %s", ["{"])
 
@@ -473,12 +473,13 @@ def test_a_payload_that_cannot_be_read_is_judged_by_its_reasons_own_limit(
     assert counts() == {"dead": 1}
 
 
+@pytest.mark.parametrize("stream", [None, "s"])
 def test_a_payload_that_cannot_be_read_dies_at_the_general_limit_whatever_others_have(
-    clock, counts, handles, policy
+    clock, counts, handles, policy, stream
 ):
     policy(max_attempts=3, reason_policies={"TRANSPORT_UNAVAILABLE": {"max_attempts": 20}})
     handles("job", print)
-    unreadable()
+    unreadable(stream)
 
     drained(clock)
 

@@ -210,10 +210,10 @@ def _thresholds() -> Iterator[Mutation]:
         ],
         [f"{THRESHOLD}::test_leases_that_run_out_are_counted_by_a_handlers_own_number"],
     )
-    lost = [
-        f"{THRESHOLD}::test_a_message_whose_leases_run_out_is_handed_out_n_times_then_is_poison"
+    # Not a lost lease, which is judged once more.
+    unread = [
+        f"{REASONS}::test_a_payload_that_cannot_be_read_dies_at_the_general_limit_whatever_others_have"
     ]
-    streamed = [f"{THRESHOLD}::test_in_a_stream_the_leases_that_run_out_are_counted_the_same"]
     yield Mutation(
         "one claim too many",
         "postgresql",
@@ -225,7 +225,7 @@ def _thresholds() -> Iterator[Mutation]:
                 "found.attempts > level.max_attempts",
             )
         ],
-        lost,
+        unread,
     )
     yield Mutation(
         "one claim too many",
@@ -234,14 +234,14 @@ def _thresholds() -> Iterator[Mutation]:
             sql("sqlite", "claim", "attempts >= MAX(", "attempts > MAX("),
             sql("sqlite", "claim", "attempts < MAX(", "attempts <= MAX("),
         ],
-        lost,
+        unread,
     )
     for on in BOTH:
         yield Mutation(
             "one claim too many in a stream",
             on,
             [sql(on, "read_streams", "m.attempts >= ", "m.attempts > ")],
-            streamed,
+            unread,
         )
     yield from _unregistered()
     yield from _reasons()
