@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import ProtectedError
 
+from ..durations import as_text
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, Queue
@@ -61,7 +63,7 @@ def set_queue(
             setattr(queue, field, value)
         queue.save(using=alias)
         changes = {
-            field: f"{old} → {getattr(queue, field)}"
+            field: f"{_shown(old)} → {_shown(getattr(queue, field))}"
             for field, old in before.items()
             if old != getattr(queue, field)
         }
@@ -171,6 +173,10 @@ def _resolved(policy: dict[str, Any], alias: str) -> dict[str, Any]:
     return policy
 
 
+def _shown(value: Any) -> str:
+    return as_text(value) if isinstance(value, timedelta) else str(value)
+
+
 def _record(
     tx: Transaction,
     act: Act,
@@ -179,7 +185,7 @@ def _record(
     changes: dict[str, Any],
     why: str = "",
 ) -> None:
-    detail = {key: str(value) for key, value in changes.items()}
+    detail = {key: _shown(value) for key, value in changes.items()}
     entry = audit.record(
         tx,
         audit.Opening(act=act, by=by, why=why, selection={"queue": queue.name}, detail=detail),

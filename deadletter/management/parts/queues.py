@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
 from django.db.models import ProtectedError
 
+from ...durations import as_text
 from ...exceptions import UnknownQueue
 from ...models import Queue
 from ...operations import (
@@ -25,7 +27,7 @@ from ...operations import (
     stats,
 )
 from ...patterns import is_pattern
-from .options import add_common, alias, matched, person, span, unknown_queue
+from .options import add_common, alias, duration, matched, person, unknown_queue
 from .screen import Screen, usage
 from .stats import STATES
 from .text import plain
@@ -55,7 +57,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "fields",
         nargs="*",
         metavar="field=value",
-        help=f"{', '.join(POLICY)}; durations as 90, 90s, 2h, 3d; none for no value",
+        help=f"{', '.join(POLICY)}; durations as 90, 90s, 1h30m, 3d; none for no value",
     )
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
@@ -194,6 +196,8 @@ def _summary(queue: Queue) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return as_text(value)
     return "none" if value is None else str(value)
 
 
@@ -216,7 +220,7 @@ def _read(field: str, value: str) -> Any:
         return None
     try:
         if field in _DURATIONS:
-            return float(value) if value[:1].isdigit() and value[-1:].isdigit() else span(value)
+            return duration(value)
         if field == "max_attempts":
             return int(value)
         return float(value) if field == "jitter" else value
