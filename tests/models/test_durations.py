@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import transaction
 
 from deadletter import Retry, handler, lifecycle, operations, send
 from deadletter.backoff import BreakerPolicy
@@ -44,6 +45,14 @@ def test_a_queue_takes_nothing_negative(db, field, given):
     assert field.replace("_", " ") in str(error.value)
     with pytest.raises(ValidationError):
         Queue.objects.filter(name="default").update(**{field: given})
+
+
+def test_an_update_of_many_queues_is_checked_as_a_save_is(db):
+    with pytest.raises(ValidationError), transaction.atomic():
+        Queue.objects.update(backoff_base=timedelta(seconds=-30))
+    Queue.objects.update(backoff_base="1m30s")
+
+    assert Queue.objects.get(name="default").backoff_base == timedelta(seconds=90)
 
 
 def test_messages_and_leases_take_text(clock):
