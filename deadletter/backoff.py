@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from .durations import as_timedelta
+
 #: A payload that cannot be decoded is looked at again after this long, however often it failed.
 UNDECODABLE = timedelta(seconds=1)
 
@@ -59,6 +61,9 @@ class BreakerPolicy:
     cooldown: float = 30.0
 
     def __post_init__(self) -> None:
+        for name in ("window", "cooldown"):
+            seconds = as_timedelta(getattr(self, name), field=name).total_seconds()
+            object.__setattr__(self, name, seconds)
         if self.failures < 1 or self.window <= 0 or self.cooldown <= 0:
             raise ValueError("a circuit breaker needs failures >= 1, window > 0 and cooldown > 0")
 

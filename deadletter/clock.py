@@ -9,8 +9,6 @@ from datetime import UTC, datetime, timedelta
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .durations import Duration
-
 
 class FrozenClock:
     """A time that stands still until it is advanced; both databases then use it as their own."""
@@ -18,7 +16,7 @@ class FrozenClock:
     def __init__(self, at: datetime) -> None:
         self.now = at
 
-    def advance(self, by: Duration) -> datetime:
+    def advance(self, by: timedelta | float) -> datetime:
         """Move on (or, with a negative duration, back) and return the new time."""
         self.now += by if isinstance(by, timedelta) else timedelta(seconds=by)
         return self.now

@@ -20,7 +20,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from . import operations
-from .durations import Duration
+from .durations import Duration, as_timedelta
 from .metrics.access import has_token, may_scrape
 from .operations.deadline import without_transaction
 from .operations.health import MOST
@@ -89,9 +89,10 @@ def _read(request: HttpRequest) -> dict[str, float | int]:
 
 
 def _seconds(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3})?", text):
-        raise ValueError("expected seconds, for example 30")
-    return float(text)
+    try:
+        return as_timedelta(text).total_seconds()
+    except ValueError:
+        raise ValueError("expected a duration, for example 30 or 5m") from None
 
 
 def _number(text: str) -> int:

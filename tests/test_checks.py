@@ -82,7 +82,7 @@ def test_an_unknown_key_is_an_error_with_the_known_ones_in_the_hint(settings):
         ("STREAM_CAP", -1),
         ("STREAM_CAP", None),
         ("UNREGISTERED_BASE", -1),
-        ("UNREGISTERED_CAP", "60"),
+        ("UNREGISTERED_CAP", "-60"),
     ],
     ids=str,
 )

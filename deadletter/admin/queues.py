@@ -17,8 +17,10 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
+from ..durations import as_text
 from ..exceptions import UnknownQueue
 from ..models import OnPoison, Queue, State
+from ..models.fields import SecondsField
 from ..operations.queues import POLICY
 from .confirm import WHY_LIMIT
 from .counts import IN_A_LIST, ON_A_PAGE, Capped, attach_counts
@@ -75,6 +77,34 @@ def _column(state: State) -> Any:
     return show
 
 
+def _read_only(name: str) -> Any:
+    """Make what shows a duration to somebody who may not change it."""
+    label = Queue._meta.get_field(name).verbose_name  # type: ignore[union-attr]
+
+    @admin.display(description=label)
+    def show(self: Any, queue: Queue) -> str:
+        value = getattr(queue, name)
+        return "-" if value is None else as_text(value)
+
+    return show
+
+
+#: The durations of a queue, and what shows each of them as text.
+DURATIONS = {
+    field.name: f"shown_{field.name}"
+    for field in Queue._meta.fields
+    if isinstance(field, SecondsField)
+}
+
+
+def _as_read(fieldsets: Any) -> Any:
+    """Return the fieldsets with durations as people read them."""
+    return tuple(
+        (title, {**options, "fields": tuple(DURATIONS.get(f, f) for f in options["fields"])})
+        for title, options in fieldsets
+    )
+
+
 @admin.register(Queue)
 class QueueAdmin(StrictLookups):
     list_display = (
@@ -85,6 +115,12 @@ class QueueAdmin(StrictLookups):
     )
     pending, scheduled, failed = map(_column, (State.PENDING, State.SCHEDULED, State.FAILED))
     active, blocked, dead = map(_column, (State.ACTIVE, State.BLOCKED, State.DEAD))
+    shown_backoff_base = _read_only("backoff_base")
+    shown_backoff_cap = _read_only("backoff_cap")
+    shown_cooldown = _read_only("cooldown")
+    shown_lease_timeout = _read_only("lease_timeout")
+    shown_expire_timeout = _read_only("expire_timeout")
+    shown_poison_retention = _read_only("poison_retention")
     list_select_related = ("dead_queue",)
     list_per_page = 50
     # A queue is deleted on its page, one at a time: the room of the boxes is for numbers.
@@ -131,7 +167,9 @@ class QueueAdmin(StrictLookups):
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         # Creating a queue needs no excuse; who only looks gives none.
-        if obj is None or not self.has_change_permission(request, obj):
+        if obj is not None and not self.has_change_permission(request, obj):
+            return _as_read(self.fieldsets)
+        if obj is None:
             return self.fieldsets
         return (*self.fieldsets, (_("Reason of the change"), {"fields": ("why",)}))
 
@@ -256,10 +294,10 @@ def _tries(queue: Queue) -> str:
 
 def _delay(queue: Queue) -> str:
     if queue.cooldown is not None:
-        return str(queue.cooldown)
+        return as_text(queue.cooldown)
     return gettext("%(first)s doubling to %(cap)s") % {
-        "first": queue.backoff().delay(1, chance=lambda: 0.0),
-        "cap": queue.backoff_cap,
+        "first": as_text(queue.backoff().delay(1, chance=lambda: 0.0)),
+        "cap": as_text(queue.backoff_cap),
     }
 
 

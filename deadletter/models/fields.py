@@ -1,4 +1,4 @@
-"""Columns with rules of their own: durations given in seconds, JSON that cannot break a query."""
+"""Columns with rules of their own: durations as people write them, JSON that breaks no query."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
-from ..durations import EARLIEST, LATEST, as_timedelta
+from ..durations import EARLIEST, LATEST, as_text, as_timedelta
 from ..exceptions import Undecodable
 from ..failure_policy import as_json
 from ..payload import decode
@@ -25,11 +27,11 @@ else:
 
 
 class SecondsField(_DurationField):
-    """A duration that may also be given as a number of seconds."""
+    """A duration that may be given as seconds, timedelta or text; forms show and take "1h30m"."""
 
     def to_python(self, value: Any) -> timedelta | None:
-        if value is None or isinstance(value, str):
-            return super().to_python(value)  # type: ignore[no-any-return]
+        if value is None:
+            return None
         try:
             return as_timedelta(value, field=str(self.verbose_name))
         except ValueError as error:
@@ -37,6 +39,33 @@ class SecondsField(_DurationField):
 
     def get_prep_value(self, value: Any) -> Any:
         return super().get_prep_value(self.to_python(value))
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        # QuerySet.update comes here without the check: PostgreSQL would read "-30" by itself.
+        value = value if prepared else self.get_prep_value(value)
+        return super().get_db_prep_value(value, connection, prepared)
+
+    def formfield(self, **kwargs: Any) -> Any:
+        return super().formfield(**{"form_class": DurationFormField, **kwargs})
+
+
+class DurationFormField(forms.Field):
+    """A duration in a form, as `durations` writes and reads it."""
+
+    default_error_messages = {
+        "invalid": _("Enter a duration from 0 to 100 years: 30s, 5m, 1h30m, 2d, or seconds."),
+    }
+
+    def prepare_value(self, value: Any) -> Any:
+        return as_text(value) if isinstance(value, timedelta) else value
+
+    def to_python(self, value: Any) -> timedelta | None:
+        if value in self.empty_values:
+            return None
+        try:
+            return as_timedelta(value, field=str(self.label))
+        except ValueError:
+            raise ValidationError(self.error_messages["invalid"], code="invalid") from None
 
 
 class ReasonPoliciesField(_JSONField):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db.models import ProtectedError
 from django.utils.translation import gettext
 
+from ..durations import as_text
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, Queue
@@ -191,7 +193,9 @@ def _resolved(name: str, policy: dict[str, Any], alias: str) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    return json.dumps(value, default=str) if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return json.dumps(value, default=str)
+    return as_text(value) if isinstance(value, timedelta) else str(value)
 
 
 def _record(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission
 from django.core.exceptions import ValidationError
 from django.db import connection
 from django.db.models import ProtectedError
@@ -84,7 +87,8 @@ def test_a_dead_queue_that_is_chosen_is_used(admin_client: Client, db) -> None:
         ({"jitter": 2}, "jitter", "less than or equal to 1"),
         ({"lease_timeout": "0"}, "lease_timeout", "longer than nothing"),
         ({"expire_timeout": "5"}, "expire_timeout", "Must not be shorter"),
-        ({"backoff_base": "-5"}, "backoff_base", "valid duration"),
+        ({"backoff_base": "-5"}, "backoff_base", "Enter a duration"),
+        ({"cooldown": "-1:00:00"}, "cooldown", "Enter a duration"),
         ({"unregistered_attempts": "-1"}, "unregistered_attempts", "greater than or equal to 0"),
         ({"reason_policies": "{"}, "reason_policies", "valid JSON"),
         ({"reason_policies": "[1]"}, "reason_policies", "expected an object"),
@@ -356,3 +360,37 @@ def test_a_deletion_that_is_refused_is_told_in_a_plain_sentence(admin_client, db
     assert "The queue “default” is in use, so it is not deleted. Nothing was changed." in page
     assert "default has messages in it" in page
     assert "protected related objects" not in page
+
+
+def test_durations_are_shown_as_people_read_them_and_taken_back(admin_client: Client, db) -> None:
+    queue = Queue.objects.create(
+        name="mail", backoff_base="1m30s", poison_retention=timedelta(days=30), cooldown="1.5h"
+    )
+    page = admin_client.get(url("queue", "change", queue.pk))
+    shown = page.context["adminform"].form
+    fields = ("backoff_base", "backoff_cap", "cooldown", "lease_timeout", "poison_retention")
+    assert [shown[field].value() for field in fields] == ["1m30s", "1h", "1h30m", "1m", "30d"]
+    assert 'value="1m30s"' in page.content.decode()
+
+    values = {field: shown[field].value() for field in shown.fields}
+    sent = {field: "" if value is None else value for field, value in values.items()}
+    response = admin_client.post(url("queue", "change", queue.pk), sent)
+    assert response.status_code == 302
+    assert not AuditEntry.objects.exists()
+
+    admin_client.post(url("queue", "change", queue.pk), sent | {"cooldown": "2h", "why": "slow"})
+    queue.refresh_from_db()
+    assert (queue.cooldown, queue.backoff_base) == (timedelta(hours=2), timedelta(seconds=90))
+    assert AuditEntry.objects.get().detail["cooldown"] == "1h30m → 2h"
+
+
+def test_who_may_only_look_reads_durations_the_same_way(client, db, django_user_model) -> None:
+    queue = Queue.objects.create(name="mail", backoff_base="1m30s")
+    user = django_user_model.objects.create_user("eve", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_queue"))
+    client.force_login(user)
+
+    text = client.get(url("queue", "change", queue.pk)).content.decode()
+
+    assert "1m30s" in text
+    assert "0:01:30" not in text

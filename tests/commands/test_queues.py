@@ -180,3 +180,17 @@ def test_nobody_deletes_a_queue_without_being_asked(cli, clock, policy):
     assert (result.code, Queue.objects.filter(name="spare").exists()) == (2, True)
     assert "Delete queue spare?" in result.err
     assert cli("queues", "delete", "spar", "--yes").code == 2
+
+
+def test_durations_are_taken_and_shown_as_people_write_them(cli, clock):
+    created = cli(
+        "queues", "create", "mail", "backoff_base=1h30m", "cooldown=0.5h", "lease_timeout=90"
+    )
+
+    assert created.code == 0
+    assert {line.split()[0]: line.split()[1] for line in created.lines}["backoff_base"] == "1h30m"
+    queue = Queue.objects.get(name="mail")
+    assert (queue.cooldown, queue.lease_timeout) == (timedelta(minutes=30), timedelta(seconds=90))
+    for bad in ("-30", "-30s", "-1:00:00", "1y"):
+        result = cli("queues", "set", "mail", f"cooldown={bad}")
+        assert (result.code, "cooldown: expected a duration" in result.err) == (2, True)

@@ -206,7 +206,8 @@ BAD_OPTIONS = {
     "delay below": {"delay": -1},
     "delay for ever": {"delay": float("inf")},
     "delay of no number": {"delay": float("nan")},
-    "delay as text": {"delay": "60"},
+    "delay as text": {"delay": "soon"},
+    "delay below as text": {"delay": "-30"},
     "delay as truth": {"delay": True},
     "delay of 5,000 digits": {"delay": 10**5000},
     "delay of a thousand years": {"delay": timedelta(days=365_000)},
@@ -220,7 +221,7 @@ BAD_OPTIONS = {
     "expires_in below": {"expires_in": -1},
     "expires_in nothing": {"expires_in": 0},
     "expires_in for ever": {"expires_in": float("inf")},
-    "expires_in as text": {"expires_in": "1h"},
+    "expires_in as text": {"expires_in": "1y"},
     "expires_in of 5,000 digits": {"expires_in": 10**5000},
 }
 

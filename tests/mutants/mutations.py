@@ -985,6 +985,29 @@ def _quarantine() -> Iterator[Mutation]:
     """One place for every message, one record however many race."""
     for on in BOTH:
         yield Mutation(
+            "take a negative duration as text",
+            on,
+            [
+                python("durations.py", ' or "-" in text or "+" in text', ""),
+                python("durations.py", "not timedelta(0) <= found <= LONGEST", "found > LONGEST"),
+            ],
+            ["tests/models/test_durations.py::test_a_queue_takes_nothing_negative"],
+        )
+        yield Mutation(
+            "store durations of an update unchecked",
+            on,
+            [
+                python(
+                    "models/fields.py",
+                    "value = value if prepared else self.get_prep_value(value)",
+                    "pass",
+                )
+            ],
+            [
+                "tests/models/test_durations.py::test_an_update_of_many_queues_is_checked_as_a_save_is"
+            ],
+        )
+        yield Mutation(
             "import what has died already",
             on,
             [python("lifecycle/imports.py", "sorted(dead & found.stored.keys())", "()")],

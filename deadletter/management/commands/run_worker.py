@@ -30,6 +30,7 @@ from ...worker.outages import Unusable, advice, check_tables, is_outage
 from ...worker.process import RECYCLE, WorkerProcess, leave, start_again
 from ...worker.registry import discover, registry
 from ...worker.shutdown import Shutdown
+from ..parts.options import duration, seconds
 
 #: Seconds for which a handler that computes may keep the interpreter while the pump waits for it.
 #: Python's own 5 ms are as long as a transaction; they cost a tenth of the rate of quick handlers.
@@ -69,13 +70,13 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--lease",
-            type=_seconds,
+            type=seconds,
             metavar="S",
-            help="seconds; renewed while a handler runs (default: the queue's)",
+            help="30s, 5m or seconds; renewed while a handler runs (default: the queue's)",
         )
         parser.add_argument(
             "--poll",
-            type=_seconds,
+            type=seconds,
             default=1.0,
             metavar="S",
             help="longest pause between two looks for work (default: 1)",
@@ -103,7 +104,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--max-memory",
-            type=_seconds,
+            type=_memory,
             metavar="MIB",
             help="exit, or be replaced, when a process uses more",
         )
@@ -355,17 +356,14 @@ def _port(text: str) -> int:
 
 
 def _grace(text: str) -> float:
+    return duration(text).total_seconds()
+
+
+def _memory(text: str) -> float:
     try:
-        seconds = float(text)
+        size = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
-    return seconds
-
-
-def _seconds(text: str) -> float:
-    seconds = _grace(text)
-    if not seconds:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return seconds
+        size = 0.0
+    if not 0 < size < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a number of MiB, more than 0, got {text!r}")
+    return size

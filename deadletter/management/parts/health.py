@@ -8,6 +8,7 @@ from typing import Any
 
 from ...operations import Health, health
 from ...operations.health import MOST
+from .options import seconds
 from .screen import Screen
 from .text import plain
 
@@ -17,14 +18,14 @@ HELP = "exit 0 when the database answers and live workers serve every queue with
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-age",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="S",
         help="a worker counts when it was seen within so many seconds",
     )
     parser.add_argument(
         "--max-wait",
-        type=_seconds,
+        type=seconds,
         metavar="S",
         help="a message that is due for longer is a problem",
     )
@@ -35,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="more than N poison records of the last --window are a problem",
     )
     parser.add_argument(
-        "--window", type=_seconds, default=3600.0, metavar="S", help="how long is lately: an hour"
+        "--window", type=seconds, default=3600.0, metavar="S", help="how long is lately: an hour"
     )
     parser.add_argument(
         "--min-workers",
@@ -48,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="HOST", help="only workers of this host")
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=10.0,
         metavar="S",
         help="a database that does not answer within so many seconds is away",
@@ -78,16 +79,6 @@ def _as_text(found: Health) -> list[str]:
         return ["not healthy:", *(f"- {plain(problem)}" for problem in found.problems)]
     names = plain(", ".join(found.workers))
     return [f"healthy: {len(found.workers)} live worker(s): {names}"]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"expected seconds, got {text!r}")
-    return seconds
 
 
 def _number(text: str) -> int:

@@ -6,7 +6,6 @@ import argparse
 import difflib
 import getpass
 import os
-import re
 from collections.abc import Sequence
 from datetime import datetime, time, timedelta
 from typing import Any
@@ -16,7 +15,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
 from ... import clock
-from ...durations import LONGEST
+from ...durations import as_timedelta, has_unit
 from ...exceptions import UnknownQueue
 from ...models import Kind
 from ...operations import PoisonFilter, require_queue
@@ -39,7 +38,6 @@ FILTERS = (
     "since",
     "until",
 )
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -151,14 +149,28 @@ def rate(text: str) -> float:
 
 
 def span(text: str) -> timedelta:
-    """Read 90s, 15m, 2h, 3d, 1w or several of them (1d12h). A bare number has no unit: refused."""
-    parts = re.findall(r"(\d{1,9})(min|[smhdw])", text)
-    if not parts or "".join(n + unit for n, unit in parts) != text:
-        raise argparse.ArgumentTypeError(f"expected a duration such as 2h or 30d, got {text!r}")
-    seconds = sum(int(n) * _UNITS[unit] for n, unit in parts)
-    if seconds > LONGEST.total_seconds():
-        raise argparse.ArgumentTypeError(f"{text} is longer than 100 years")
-    return timedelta(seconds=seconds)
+    """Read an age: 90s, 15m, 2h, 1d12h. A number alone is refused: it may be meant as days."""
+    if not has_unit(text):
+        raise argparse.ArgumentTypeError(
+            f"expected a duration with a unit, 2h or 30d, got {text!r}"
+        )
+    return duration(text)
+
+
+def duration(text: str) -> timedelta:
+    """Read a duration; a number alone is seconds."""
+    try:
+        return as_timedelta(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("duration: ")) from None
+
+
+def seconds(text: str) -> float:
+    """Read a duration that is longer than nothing, as seconds."""
+    found = duration(text).total_seconds()
+    if not found:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return found
 
 
 def _moment(key: str, text: str, options: dict[str, Any]) -> datetime:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
 from django.db.models import ProtectedError
 
+from ...durations import as_text
 from ...exceptions import UnknownQueue
 from ...models import OnPoison, Queue
 from ...operations import (
@@ -26,7 +28,7 @@ from ...operations import (
     stats,
 )
 from ...patterns import is_pattern
-from .options import add_common, alias, matched, person, span, unknown_queue
+from .options import add_common, alias, duration, matched, person, unknown_queue
 from .screen import Screen, usage
 from .stats import STATES
 from .text import plain
@@ -56,7 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "fields",
         nargs="*",
         metavar="field=value",
-        help=f"{', '.join(POLICY)}; durations as 90, 90s, 2h, 3d; none for no value; "
+        help=f"{', '.join(POLICY)}; durations as 90, 90s, 1h30m, 3d; none for no value; "
         "reason_policies as JSON",
     )
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
@@ -201,6 +203,8 @@ def _summary(queue: Queue) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, dict):
         return plain(json.dumps(value)) if value else "none"
+    if isinstance(value, timedelta):
+        return as_text(value)
     return "none" if value is None else str(value)
 
 
@@ -223,7 +227,7 @@ def _read(field: str, value: str) -> Any:
         return None
     try:
         if field in _DURATIONS:
-            return float(value) if value[:1].isdigit() and value[-1:].isdigit() else span(value)
+            return duration(value)
         if field in ("max_attempts", "unregistered_attempts"):
             return int(value)
         if field == "reason_policies":
