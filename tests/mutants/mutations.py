@@ -28,6 +28,7 @@ COPIES = "tests/worker/test_copies.py"
 ATOMIC = "tests/worker/test_atomic.py"
 DELIVERY = "tests/alerts/test_delivery.py"
 RACES = "tests/races"
+BURIAL = "tests/lifecycle/test_burial.py"
 COST = "tests/plans/test_stream_cost.py"
 
 BOTH: tuple[Database, Database] = ("sqlite", "postgresql")
@@ -67,6 +68,7 @@ def mutations() -> list[Mutation]:
         *_levels(),
         *_numbers(),
         *_quarantine(),
+        *_dead_queues(),
         *_processes(),
         *_people(),
         *_applications(),
@@ -1095,6 +1097,86 @@ def _people() -> Iterator[Mutation]:
         [python("payload.py", "and not node.is_finite():", "and False:")],
         ["tests/hostile/test_door.py::test_a_bad_payload_is_refused"],
     )
+
+
+def _dead_queues() -> Iterator[Mutation]:
+    """One death, at the move; and the way back under its own id."""
+    for on in BOTH:
+        yield Mutation(
+            "count the death in a dead queue again",
+            on,
+            [python("lifecycle/quarantine.py", "if not row.is_moved:", "if True:")],
+            [BURIAL],
+        )
+        yield Mutation(
+            "let a death in a dead queue be the latest of its group",
+            on,
+            [sql(on, "quarantine", "COALESCE(m.died_at, %(now)s)", "%(now)s")],
+            [BURIAL],
+        )
+        yield Mutation(
+            "group a death in a dead queue by itself",
+            on,
+            [
+                python(
+                    "lifecycle/quarantine.py",
+                    "            return self.first_group\n        return fingerprint(",
+                    "            pass\n        return fingerprint(",
+                )
+            ],
+            ["tests/operations/test_groups_buried.py"],
+        )
+        yield Mutation(
+            "take a message back under another id",
+            on,
+            [sql(on, "restore_dead", "SELECT m.source_id, q.id", "SELECT m.source_id + 500, q.id")],
+            [BURIAL],
+        )
+        yield Mutation(
+            "delete the copy in the dead queue before the message is back",
+            on,
+            [
+                python(
+                    "lifecycle/burial.py",
+                    "    back.restore([id for id in sorted(free) if free[id].instance is None])\n",
+                    '    tx.run("delete", ids=sorted(free))\n'
+                    "    back.restore([id for id in sorted(free) if free[id].instance is None])\n",
+                )
+            ],
+            [BURIAL],
+        )
+        yield Mutation(
+            "leave the copy in the dead queue",
+            on,
+            [python("lifecycle/burial.py", 'tx.run("delete", ids=done)', "pass")],
+            [BURIAL],
+        )
+        yield Mutation(
+            "take a message back whose id a poison record has",
+            on,
+            [
+                sql(
+                    on,
+                    "restore_dead",
+                    "WHERE p.message_id = m.source_id",
+                    "WHERE p.message_id = m.source_id AND p.message_id < 0",
+                )
+            ],
+            [f"{BURIAL}::test_an_id_that_a_poison_record_has_is_refused"],
+        )
+        yield Mutation(
+            "leave what lies in dead queues out of the groups",
+            on,
+            [
+                sql(
+                    on,
+                    "read_groups",
+                    "UNION ALL\n                    SELECT MIN(m.",
+                    "EXCEPT\n                    SELECT MIN(m.",
+                )
+            ],
+            ["tests/operations/test_groups_buried.py"],
+        )
 
 
 def _rest() -> Iterator[Mutation]:
