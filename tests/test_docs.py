@@ -13,6 +13,7 @@ from django.core.management import load_command_class
 
 from deadletter import FailureReason, Status, conf, sql, testing
 from deadletter.models import (
+    AuditEntry,
     Count,
     Instance,
     InstanceEvent,
@@ -277,7 +278,7 @@ def test_every_statement_named_in_the_architecture_exists() -> None:
 def test_every_index_is_described_in_the_architecture() -> None:
     page = ROOT / "docs" / "architecture.md"
     listed = {name for row in table(page, "index") for name in names(row[0])}
-    models = (Message, PoisonRecord, Count, Instance, InstanceEvent)
+    models = (Message, PoisonRecord, Count, Instance, InstanceEvent, AuditEntry)
     real = {index.name for model in models for index in model._meta.indexes}
     unique = {c.name for m in models for c in m._meta.constraints if hasattr(c, "fields")}
 

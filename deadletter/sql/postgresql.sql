@@ -418,7 +418,7 @@ RETURNING m.id, m.queue_id, m.name, m.kind, m.queue_id, m.stream;
 UPDATE deadletter_message m
    SET status = (m.status | %(flags)s) & ~%(failed)s,
        lease_token = NULL, worker = NULL, available_at = %(now)s,
-       attempts = 0, reason_counts = NULL, unregistered_count = NULL
+       attempts = 0, reason_counts = NULL, unregistered_count = NULL, unregistered_at = NULL
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
    AND COALESCE(m.available_at, '-infinity') > %(now)s
    AND m.status & %(published)s = 0 AND m.status | %(flags)s <> m.status

@@ -225,7 +225,7 @@ RETURNING id, queue_id, name, kind, queue_id, stream;
 UPDATE deadletter_message
    SET status = (status | %(flags)s) & ~%(failed)s,
        lease_token = NULL, worker = NULL, available_at = %(now)s,
-       attempts = 0, reason_counts = NULL, unregistered_count = NULL
+       attempts = 0, reason_counts = NULL, unregistered_count = NULL, unregistered_at = NULL
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
    AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
    AND available_at > %(now)s
