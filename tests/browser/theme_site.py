@@ -93,7 +93,7 @@ def fill() -> dict[str, Any]:
     WorkerProcess.objects.create(
         name="web-3:4711", host="web-3", pid=4711, version="0.1.0", queues=["default", "mail"],
         concurrency=10, held=2, completed=18_240, failed=12, started_at=now - timedelta(hours=5),
-        seen_at=now + timedelta(hours=1),
+        seen_at=now,
         running=[{"id": 17, "name": "orders.ship", "queue": "default", "seconds": 3.2}],
     )  # fmt: skip
     Breaker.objects.create(
