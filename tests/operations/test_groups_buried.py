@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from deadletter import operations, send
+from deadletter import FailureReason, operations, send
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import Message, PoisonRecord, Queue
 from deadletter.operations.growth import growing
@@ -65,7 +65,8 @@ def test_a_death_in_the_dead_queue_changes_neither_count_nor_time(clock, dead):
     (before,) = operations.list_groups()
     clock.advance(7200)
     batch = claim(queues=["dead"])
-    fail(batch.token, [Failure(batch.ids[0], permanent=True, error="other")])
+    other = FailureReason.TIMEOUT_EXCEEDED
+    fail(batch.token, [Failure(batch.ids[0], permanent=True, error="other", reason=other)])
 
     (after,) = operations.list_groups()
 
