@@ -49,7 +49,7 @@ class Site:
 def themed(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     theme: str = request.param
     if importlib.util.find_spec(theme.partition("_classes")[0]) is None:
-        pytest.skip(f"{theme} is not installed: pip install -r requirements.txt")
+        pytest.skip(f"{theme} is not installed: pip install -r requirements-dev.txt")
     directory: Path = tmp_path_factory.mktemp(theme)
     said, log = directory / "said", directory / "log"
     with said.open("w") as output, log.open("w") as errors:
