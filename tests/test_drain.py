@@ -363,8 +363,10 @@ def test_ctrl_c_while_an_async_handler_waits_cancels_it(handles) -> None:
 
     async def ship(message: Any) -> None:
         try:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            await asyncio.Event().wait()
+            while True:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                # Again if it is lost: Python does not see one that comes right before a wait.
+                await asyncio.sleep(30)
         finally:
             cancelled.set()
 
