@@ -250,7 +250,13 @@ def _render(
 ) -> HttpResponse:
     site = model_admin.admin_site
     request.current_app = site.name
-    frame = {"title": title, "opts": model_admin.opts, "media": model_admin.media}
+    # Some themes take the last crumb from the original.
+    frame = {
+        "title": title,
+        "original": title,
+        "opts": model_admin.opts,
+        "media": model_admin.media,
+    }
     return TemplateResponse(
         request,
         f"admin/deadletter/message/{template}.html",
