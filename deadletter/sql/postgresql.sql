@@ -416,12 +416,12 @@ RETURNING m.id, m.queue_id, m.name, m.kind, m.queue_id, m.stream;
 -- Finish a stage: add its flags and make the message due again, with all its attempts. Left alone: a message that has these flags
 -- already, and one that is PUBLISHED, which is finished as a whole. The streams' locks are held.
 UPDATE deadletter_message m
-   SET status = (m.status | %(flags)s) & ~%(failed)s,
+   SET status = (m.status | %(flags)s::int) & ~%(failed)s::int,
        lease_token = NULL, worker = NULL, available_at = %(now)s,
        attempts = 0, reason_counts = NULL, unregistered_count = NULL, unregistered_at = NULL
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
    AND COALESCE(m.available_at, '-infinity') > %(now)s
-   AND m.status & %(published)s = 0 AND m.status | %(flags)s <> m.status
+   AND m.status & %(published)s::int = 0 AND m.status | %(flags)s::int <> m.status
 RETURNING m.id, m.status, m.queue_id, m.stream;
 
 -- read_stages --

@@ -500,7 +500,7 @@ def test_a_payload_that_cannot_be_read_dies_at_the_general_limit_whatever_others
         ({"UNKNOWN": {"max_attempts": True}}, "UNKNOWN: max_attempts: expected a whole number"),
         ({"UNKNOWN": {"max_attempts": 1.5}}, "UNKNOWN: max_attempts: expected a whole number"),
         ({"UNKNOWN": {"max_attempts": 10**7}}, "UNKNOWN: max_attempts: expected a whole number"),
-        ({"UNKNOWN": {"backoff_base": -1}}, "UNKNOWN: backoff_base: must be between 0 and"),
+        ({"UNKNOWN": {"backoff_base": -1}}, "UNKNOWN: backoff_base: expected a duration"),
         ({"UNKNOWN": {"backoff_cap": None}}, "UNKNOWN: backoff_cap: expected a"),
         ({"UNKNOWN": {"cooldown": "soon"}}, "UNKNOWN: cooldown: "),
         ({"UNKNOWN": {"jitter": 2}}, "UNKNOWN: jitter: expected a number from 0 to 1"),
