@@ -8,7 +8,6 @@ failure, the handler, the queue for the reason, the queue.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -183,7 +182,7 @@ def stored_reasons(text: str | None) -> Mapping[FailureReason, Policy]:
         return {}
     try:
         return read_reasons(json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 
@@ -192,7 +191,7 @@ def read_counts(stored: Any) -> dict[str, int]:
     if isinstance(stored, str):
         try:
             stored = json.loads(stored)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     if not isinstance(stored, dict):
         return {}
@@ -251,6 +250,6 @@ def _attempts(where: str, value: Any) -> int | None:
 
 def _share(where: str, value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not 0 <= value <= 1:
+    if not is_number or not 0 <= value <= 1:
         raise ValueError(f"{where}: expected a number from 0 to 1, got {shown(value)}")
     return float(value)

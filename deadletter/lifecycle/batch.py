@@ -68,7 +68,7 @@ def process_batch(
     settle.check_reports(reports.done, reports.failed)
 
     hint: Levels | None = None
-    if not len(reports) and claim is not None and claim.limit:
+    if not (len(reports) or progress) and claim is not None and claim.limit:
         hint = look_ahead(claim, using=using)
         if hint is not None:
             if not hint.due:

@@ -68,7 +68,27 @@ class DurationFormField(forms.Field):
             raise ValidationError(self.error_messages["invalid"], code="invalid") from None
 
 
-class ReasonPoliciesField(_JSONField):
+class ReadableJSONField(_JSONField):
+    """
+    JSON that can always be read: what Python cannot decode is read as the default.
+
+    Databases hold numbers and depths that Python refuses, and one such row would break every query
+    that meets it, the claim's among them.
+    """
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        try:
+            return super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):
+            return self.get_default()
+
+    def deconstruct(self) -> Any:
+        # To migrations it is what it is stored as.
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
+
+
+class ReasonPoliciesField(ReadableJSONField):
     """Failure policies by reason, checked key by key; see failure_policy.py."""
 
     def clean(self, value: Any, model_instance: Any) -> Any:
@@ -79,11 +99,6 @@ class ReasonPoliciesField(_JSONField):
             # Not "invalid": forms have a text of their own for that.
             raise ValidationError(str(error), code="reason_policies") from None
         return super().clean(value, model_instance)
-
-    def deconstruct(self) -> Any:
-        # To migrations it is what it is stored as.
-        name, _path, args, kwargs = super().deconstruct()
-        return name, "django.db.models.JSONField", args, kwargs
 
 
 class MomentField(_DateTimeField):

@@ -13,7 +13,7 @@ from django.utils.translation import pgettext_lazy
 
 from .. import clock
 from ..status import FailureReason, Status
-from .fields import JSONTextField, MomentField
+from .fields import JSONTextField, MomentField, ReadableJSONField
 from .queue import Queue
 
 #: The range of priorities: what has the lowest number is claimed first.
@@ -115,7 +115,7 @@ class Message(models.Model):
     error = models.TextField(_("error"), null=True, blank=True)
     history = models.JSONField(_("history"), default=list, db_default=[], blank=True)
     #: Failures by reason since the last retry by a person or the last stage: {"2": 3}.
-    reason_counts = models.JSONField(_("failures by reason"), null=True, blank=True)
+    reason_counts = ReadableJSONField(_("failures by reason"), null=True, blank=True)
     #: How often nobody knew its name since then. Not an attempt.
     unregistered_count = models.IntegerField(_("unregistered count"), null=True, blank=True)
     #: Since when that is as often as its queue allows.

@@ -8,7 +8,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .fields import MomentField
+from .fields import MomentField, ReadableJSONField
 
 
 class WorkerProcess(models.Model):
@@ -18,10 +18,10 @@ class WorkerProcess(models.Model):
     host = models.CharField(_("host"), max_length=200)
     pid = models.PositiveIntegerField(_("process id"))
     version = models.CharField(_("version"), max_length=50)
-    queues = models.JSONField(_("queues"), default=list)
+    queues = ReadableJSONField(_("queues"), default=list)
     concurrency = models.PositiveIntegerField(_("concurrency"))
     #: What it can handle: [kind, name] or [kind, name, version], sorted.
-    handlers = models.JSONField(_("handlers"), default=list, db_default=[])
+    handlers = ReadableJSONField(_("handlers"), default=list, db_default=[])
     #: What it runs now: [{"id", "name", "queue", "seconds"}], the longest first.
     running = models.JSONField(_("running"), default=list)
     held = models.PositiveIntegerField(_("held"), default=0)

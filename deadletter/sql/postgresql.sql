@@ -184,7 +184,9 @@ WITH level AS (
                    ELSE (SELECT CASE WHEN count(*) = count(n) THEN max(n) END
                            FROM (SELECT q.max_attempts AS n
                                   UNION ALL
-                                 SELECT LEAST((p.value ->> 'max_attempts')::numeric, 1000000)::int
+                                        -- LEAST alone would pass over null, which means no limit
+                                 SELECT CASE WHEN jsonb_typeof(p.value -> 'max_attempts') = 'number'
+                                             THEN GREATEST(LEAST((p.value ->> 'max_attempts')::numeric, 1000000), 0)::int END
                                    FROM jsonb_each(q.reason_policies) AS p
                                   WHERE jsonb_typeof(p.value -> 'max_attempts') IN ('number', 'null')) AS limits)
                    END AS max_attempts, m.status, m.fence, m.created_at::text, m.instance, m.execution_id,
@@ -298,8 +300,10 @@ UPDATE deadletter_message m
                END,
        reason_counts = CASE WHEN m.lease_token IS NULL THEN m.reason_counts ELSE
                CASE WHEN jsonb_typeof(m.reason_counts) = 'object' THEN m.reason_counts ELSE '{}'::jsonb END
-               || jsonb_build_object('10', 1 + CASE WHEN jsonb_typeof(m.reason_counts -> '10') = 'number'
-                                                    THEN (m.reason_counts -> '10')::numeric ELSE 0 END)
+               || jsonb_build_object('10', 1 + CASE WHEN jsonb_typeof(m.reason_counts -> '10') = 'number' THEN
+                                                    CASE WHEN (m.reason_counts -> '10')::numeric BETWEEN 0 AND 2147483647
+                                                          AND mod((m.reason_counts -> '10')::numeric, 1) = 0
+                                                         THEN (m.reason_counts -> '10')::bigint ELSE 0 END ELSE 0 END)
                END
   FROM deadletter_queue q
  WHERE m.ctid = ANY(ARRAY(SELECT spot FROM unbroken)) AND q.id = m.queue_id
@@ -718,8 +722,10 @@ UPDATE deadletter_message m
                 'at', m.available_at, 'worker', m.worker, 'attempt', m.attempts, 'reason', 10,
                 'error', 'worker ' || m.worker || ' did not report before its lease ran out')),
        reason_counts = CASE WHEN jsonb_typeof(m.reason_counts) = 'object' THEN m.reason_counts ELSE '{}'::jsonb END
-           || jsonb_build_object('10', 1 + CASE WHEN jsonb_typeof(m.reason_counts -> '10') = 'number'
-                                                THEN (m.reason_counts -> '10')::numeric ELSE 0 END),
+           || jsonb_build_object('10', 1 + CASE WHEN jsonb_typeof(m.reason_counts -> '10') = 'number' THEN
+                                                CASE WHEN (m.reason_counts -> '10')::numeric BETWEEN 0 AND 2147483647
+                                                      AND mod((m.reason_counts -> '10')::numeric, 1) = 0
+                                                     THEN (m.reason_counts -> '10')::bigint ELSE 0 END ELSE 0 END),
        lease_token = NULL, worker = NULL
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token IS NOT NULL
    AND COALESCE(m.available_at, 'infinity') <= %(now)s;

@@ -168,7 +168,8 @@ UPDATE deadletter_message
                    'worker ' || worker || ' did not report before its lease ran out')) END,
        reason_counts = CASE WHEN lease_token IS NULL THEN reason_counts ELSE
            json_set(CASE WHEN json_type(reason_counts) = 'object' THEN reason_counts ELSE '{}' END,
-               '$."10"', 1 + CASE WHEN json_type(reason_counts, '$."10"') = 'integer'
+               '$."10"', 1 + CASE WHEN json_extract(reason_counts, '$."10"') BETWEEN 0 AND 2147483647
+                                       AND json_type(reason_counts, '$."10"') = 'integer'
                                   THEN json_extract(reason_counts, '$."10"') ELSE 0 END) END
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
 RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), name, kind, payload,
@@ -419,7 +420,8 @@ UPDATE deadletter_message
                'attempt', attempts, 'reason', 10, 'error',
                'worker ' || worker || ' did not report before its lease ran out')),
        reason_counts = json_set(CASE WHEN json_type(reason_counts) = 'object' THEN reason_counts ELSE '{}' END,
-           '$."10"', 1 + CASE WHEN json_type(reason_counts, '$."10"') = 'integer'
+           '$."10"', 1 + CASE WHEN json_extract(reason_counts, '$."10"') BETWEEN 0 AND 2147483647
+                                   AND json_type(reason_counts, '$."10"') = 'integer'
                               THEN json_extract(reason_counts, '$."10"') ELSE 0 END),
        lease_token = NULL, worker = NULL
  WHERE id IN (SELECT value FROM json_each(%(ids)s))

@@ -313,6 +313,12 @@ def _complete(message: Claimed, result: Any, using: str | None) -> None:
         raise _LostInCommit from error
 
 
+def _kept(message: Claimed, handler: Handler | None) -> int:
+    """Return the stages that outlive a failed attempt: not one that was to be committed with it."""
+    is_undone = handler is not None and handler.atomic
+    return reached(message) & ~message.stage if is_undone else reached(message)
+
+
 def failure(
     message: Claimed, handler: Handler | None, error: BaseException, before: Status
 ) -> Failure:
@@ -339,7 +345,7 @@ def failure(
         message.id,
         error=described.text,
         reason=reason,
-        completed=0 if message.status is before else reached(message) & ~before,
+        completed=0 if message.status is before else _kept(message, handler) & ~before,
         delay=error.after if isinstance(error, Retry) else None,
         permanent=isinstance(error, Permanent),
         traceback=described.traceback,

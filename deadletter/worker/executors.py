@@ -139,7 +139,10 @@ class Executors:
                 message_id=message.id,
                 queue=message.queue,
             )
-            return Failure(message.id, error=describe(error).text, token=message.token)
+            policy = None if handler is None else handler.policy
+            return Failure(
+                message.id, error=describe(error).text, token=message.token, policy=policy
+            )
 
     def finished(self, holding: Holding, report: Report | Release) -> bool:
         """Hand an outcome back; False when the pump has given up on it and replaced its thread."""

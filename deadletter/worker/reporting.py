@@ -147,6 +147,7 @@ class Reporting:
             outcome = batch.outcomes[item.id]
             why = outcome.why if isinstance(outcome, Refused) else ""
             held = self._holdings.get(item.id)
+            handler = None if held is None else held.handler
             event(
                 logging.ERROR,
                 "stage_refused",
@@ -164,6 +165,7 @@ class Reporting:
                     seconds=item.seconds,
                     token=item.token,
                     message=item.message,
+                    policy=None if handler is None else handler.policy,
                 )
             )
 

@@ -389,6 +389,26 @@ def test_a_claim_uses_the_largest_limit_of_a_handler_too(clock, counts, policy, 
     assert (record.attempts, record.max_attempts) == (4, 4)
 
 
+@pytest.mark.parametrize("stream", [None, "s"])
+@pytest.mark.parametrize(
+    ("policies", "limit"),
+    [
+        ({}, 3),
+        ({"TRANSPORT_UNAVAILABLE": {"max_attempts": 20}}, 20),
+        ({"TRANSPORT_UNAVAILABLE": {"max_attempts": 2}}, 3),
+        ({"TRANSPORT_UNAVAILABLE": {"max_attempts": None}}, None),
+        ({"TRANSPORT_UNAVAILABLE": {"backoff_base": 5}}, 3),
+    ],
+)
+def test_a_claim_says_the_largest_limit_of_the_queue(clock, policy, policies, limit, stream):
+    policy(max_attempts=3, reason_policies=policies)
+    send("mail", stream=stream)
+
+    [message] = claim()
+
+    assert message.max_attempts == limit
+
+
 def test_a_handler_sees_the_largest_limit(clock, policy, handles):
     policy(
         max_attempts=2,
@@ -500,7 +520,10 @@ def test_a_payload_that_cannot_be_read_dies_at_the_general_limit_whatever_others
         ({"UNKNOWN": {"max_attempts": True}}, "UNKNOWN: max_attempts: expected a whole number"),
         ({"UNKNOWN": {"max_attempts": 1.5}}, "UNKNOWN: max_attempts: expected a whole number"),
         ({"UNKNOWN": {"max_attempts": 10**7}}, "UNKNOWN: max_attempts: expected a whole number"),
-        ({"UNKNOWN": {"backoff_base": -1}}, "UNKNOWN: backoff_base: expected a duration"),
+        (
+            {"UNKNOWN": {"backoff_base": -1}},
+            "UNKNOWN: backoff_base: expected a duration from 0 to 100 years",
+        ),
         ({"UNKNOWN": {"backoff_cap": None}}, "UNKNOWN: backoff_cap: expected a"),
         ({"UNKNOWN": {"cooldown": "soon"}}, "UNKNOWN: cooldown: "),
         ({"UNKNOWN": {"jitter": 2}}, "UNKNOWN: jitter: expected a number from 0 to 1"),

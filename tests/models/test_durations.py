@@ -77,8 +77,7 @@ def test_handlers_take_text():
         found = registry.get("durations.text")
         assert found is not None
         assert found.timeout == timedelta(seconds=90)
-        assert found.policy.backoff_base == timedelta(seconds=5)
-        assert found.policy.backoff_cap == timedelta(hours=1)
+        assert (found.backoff_base, found.backoff_cap) == (timedelta(seconds=5), timedelta(hours=1))
     finally:
         registry.remove("durations.text")
     with pytest.raises(ValueError, match="timeout: expected a duration"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from datetime import timedelta
 
@@ -9,8 +10,8 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
-from deadletter import Outgoing, operations, send, send_many
-from deadletter.models import Breaker, Message, PoisonRecord, Queue
+from deadletter import Outgoing, clock, operations, send, send_many
+from deadletter.models import Breaker, Message, PoisonRecord, Queue, WorkerProcess
 from tests.processes import Line, Worker, Workers, wait_until
 from tests.sample.models import Effect
 
@@ -148,3 +149,30 @@ def test_a_held_message_is_not_charged(workers: Workers):
     assert attempts(held) == 0
     assert not workers.journal("start", id=held)
     assert worker.stop() == 0
+
+
+def test_beyond_its_limit_a_message_waits_for_the_upgraded_worker(workers: Workers):  # D27
+    Queue.objects.filter(name="default").update(unregistered_attempts=1)
+    upgraded = {"SAMPLE_KNOWS_NEW": "1", "UNREGISTERED": "0.02"}
+    new = workers.start("--queues", "def*", "--name", "new", "--poll", 0.05, **upgraded)
+    row = WorkerProcess.objects.filter(name="new")
+    wait_until(row.exists, why=new.text)
+    new.signal(signal.SIGKILL)
+    new.wait()
+    old = workers.start("--poll", 0.05, UNREGISTERED="0.02")
+
+    def is_put_off_often() -> bool:
+        # The heart of the killed process goes on: only what it wrote of itself counts.
+        row.update(seen_at=clock.now("default"))
+        return len(old.lines("message_unregistered")) >= 4
+
+    id = send("sample.new", {}).pk
+    wait_until(is_put_off_often, why=old.text)
+    assert not PoisonRecord.objects.exists()
+    assert rows() == {id: 0}
+    again = workers.start("--queues", "def*", "--name", "new", "--poll", 0.05, **upgraded)
+    workers.wait_for("finish", id=id)
+
+    wait_until(lambda: not rows(), why=again.text)
+    assert not PoisonRecord.objects.exists()
+    assert [again.stop(), old.stop()] == [0, 0]

@@ -13,7 +13,7 @@ import pytest
 from django.db import transaction
 
 from deadletter import Status, points, send, sql, testing
-from deadletter.lifecycle import Failure, Progress, claim, fail, process_batch
+from deadletter.lifecycle import ClaimRequest, Failure, Progress, claim, fail, process_batch
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker.ledger import Entry, Ledger, Stage
 from deadletter.worker.supervisor import free
@@ -366,6 +366,51 @@ def test_a_handler_that_raises_after_its_stage_fails_and_keeps_the_flag(run, han
     row = Message.objects.get()
     assert (row.status, row.attempts) == (STORED | PACKED | Status.FAILED, 1)
     assert (tally.failed, tally.staged) == (1, 0)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["raises", "fails to commit"])
+def test_a_stage_that_was_to_be_committed_with_its_work_is_undone_with_it(run, handles, late):
+    def function(message: Any) -> None:
+        Effect.objects.create(message=message.id, note="packed")
+        message.done(SHIPPED)
+        message.next_stage(PACKED)
+        if late:
+            # The lease is gone when the stage is to be committed.
+            transaction.set_rollback(True)
+        else:
+            raise RuntimeError("no")
+
+    handles("job", function, atomic=True)
+    send("job")
+
+    run()
+
+    assert not Effect.objects.exists()
+    assert Message.objects.get().status == STORED | SHIPPED | Status.FAILED
+
+
+def test_a_refused_stage_is_judged_by_the_policy_of_its_handler(run, handles):
+    def function(message: Any) -> None:
+        message.stage = 8  # past next_stage, which would refuse it
+
+    handles("job", function, max_attempts=1)
+    send("job")
+
+    run()
+
+    assert PoisonRecord.objects.get().max_attempts == 1
+
+
+def test_progress_is_written_where_nothing_is_due():
+    id = send("job").pk
+    batch = claim()
+
+    found = process_batch(
+        worker="w", progress=[Progress(id, 8, batch.token)], claim=ClaimRequest(limit=5)
+    )
+
+    assert (list(found.recorded), found.messages) == ([id], [])
+    assert status(id) == STORED | PACKED
 
 
 def test_a_stage_that_is_refused_is_a_failure_of_the_attempt(run, handles, caplog):

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from deadletter import FailureReason, Status, operations, send, testing
-from deadletter.models import Message, PoisonRecord, WorkerProcess
+from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
 from deadletter.worker.registry import registry
 
 
@@ -218,6 +218,23 @@ def test_a_worker_that_could_not_get_it_saves_nothing(clock, counts, policy, oth
     testing.drain()
 
     assert counts() == {"dead": 1}
+
+
+@pytest.mark.parametrize("dead_queue", [False, True])
+def test_a_worker_may_serve_its_queue_by_a_pattern(clock, counts, policy, dead_queue):  # D33
+    policy(max_attempts=5, unregistered_attempts=1)
+    if dead_queue:
+        default = Queue.objects.get(name="default")
+        Queue.objects.create(name="other", on_poison="dead_queue", dead_queue=default)
+    send("nobody.knows")
+    testing.drain(queues=["default"])
+    clock.advance(1)
+
+    worker(clock, queues=["de?ault*"], handlers=KNOWN)
+    testing.drain(queues=["default"])
+
+    # No pattern matches a dead queue.
+    assert counts() == ({"dead": 1} if dead_queue else {"scheduled": 1})
 
 
 def test_a_known_name_is_put_off_for_a_day_at_most(clock, counts, policy):
