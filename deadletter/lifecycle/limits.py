@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
-from ..models import Instance, Kind, Message, WorkerProcess
+from ..models import Instance, Kind, Message, Queue, WorkerProcess
+from ..patterns import Served
 from ..status import FailureReason
 from .quarantine import Death, death_by
 from .transaction import Transaction
@@ -151,9 +152,11 @@ class Limits:
         since = suspect.unregistered_at
         if since is not None and self.tx.time() - since >= LONGEST_DEFERRAL:
             return False
+        is_dead_queue = suspect.queue in self._dead_queues
         return any(
-            suspect.queue in queues and _can_handle(handlers, suspect, version)
-            for queues, handlers in self._workers
+            served.count(suspect.queue, is_dead_queue=is_dead_queue)
+            and _can_handle(handlers, suspect, version)
+            for served, handlers in self._workers
         )
 
     def _versions(self, suspects: Sequence[_Suspect]) -> dict[str, str]:
@@ -163,14 +166,20 @@ class Limits:
         return {pk: version for pk, version in rows.values_list("pk", "version") if version}
 
     @cached_property
-    def _workers(self) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+    def _dead_queues(self) -> set[str]:
+        """The names of the queues that no pattern matches."""
+        rows = Queue.objects.using(self.tx.using).filter(dead_queue__isnull=False)
+        return set(rows.values_list("dead_queue__name", flat=True))
+
+    @cached_property
+    def _workers(self) -> list[tuple[Served, Sequence[Any]]]:
         """The queues and handlers of the workers that are alive."""
         rows = WorkerProcess.objects.using(self.tx.using)
         alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)
         return [
-            (queues, handlers)
+            (Served([queues]), handlers)
             for queues, handlers in alive.values_list("queues", "handlers")
-            if isinstance(queues, list) and isinstance(handlers, list)
+            if isinstance(handlers, list)
         ]
 
 
