@@ -63,6 +63,9 @@ def with_deaths(rows: Any) -> Any:
 
 def show_death(row: Message | PoisonRecord, now: Any, *, texts: bool) -> str:
     """Say of a message that was moved to a dead queue where it died, of what, and when."""
+    if "death" in row.get_deferred_fields():
+        # From where the row was read: by itself Django asks the router, which may name a replica.
+        row.refresh_from_db(using=row._state.db, fields=["death"])
     burial = read_burial(row)
     if burial is None:
         return "-"

@@ -188,7 +188,7 @@ def _ended(model_admin: Any, request: HttpRequest, id: int | None) -> HttpRespon
     """Say what became of a message that is in no queue: as far as anybody wrote it down."""
     site = model_admin.admin_site.name
     acts = [] if id is None else trail(id, using=alias())
-    dead, copy = (None, None) if id is None else (_record_of(id), _copy_of(id))
+    dead, copy = (None, None) if id is None else _remains_of(id)
     may_see = request.user.has_perm("deadletter.view_poisonrecord")
     known = bool(acts or dead or copy)
     return _render(
@@ -198,7 +198,7 @@ def _ended(model_admin: Any, request: HttpRequest, id: int | None) -> HttpRespon
         gettext("Message %(id)s") % {"id": id if id is not None else "?"},
         status=200 if known else 404,
         id=id,
-        said=_said(acts, dead, copy),
+        said=_said(id, acts, dead, copy),
         dead=dead,
         dead_url=link(site, "poisonrecord_change", dead.pk) if dead and may_see else "",
         copy=copy,
@@ -207,21 +207,22 @@ def _ended(model_admin: Any, request: HttpRequest, id: int | None) -> HttpRespon
     )
 
 
-def _record_of(id: int) -> PoisonRecord | None:
-    return PoisonRecord.objects.using(alias()).light().filter(message_id=id).first()
+def _remains_of(id: int) -> tuple[PoisonRecord | None, Message | None]:
+    """Find its poison record, or the message it became in a dead queue; that may be dead too."""
+    dead = PoisonRecord.objects.using(alias()).light().filter(message_id=id).first()
+    if dead is not None:
+        return dead, None
+    moved = operations.find_moved(id, using=alias())
+    return (moved, None) if isinstance(moved, PoisonRecord) else (None, moved)
 
 
-def _copy_of(id: int) -> Message | None:
-    """Find the message that this one became in a dead queue."""
-    rows = Message.objects.using(alias()).light().filter(source_id=id, origin=None)
-    # One index probe for each dead queue: the index of sources begins with the queue.
-    queues = Queue.objects.using(alias()).filter(sources__isnull=False)
-    ids = list(queues.values_list("pk", flat=True).distinct())
-    return rows.filter(queue_id__in=ids).order_by("pk").first() if ids else None
-
-
-def _said(acts: Sequence[Any], dead: Any, copy: Any) -> str:
+def _said(id: int | None, acts: Sequence[Any], dead: Any, copy: Any) -> str:
     """Say in one sentence what became of it."""
+    if dead is not None and is_moved(dead) and dead.message_id != id:
+        return gettext(
+            "It died, was moved to the dead queue %(queue)s and died there again: a poison record "
+            "has it."
+        ) % {"queue": visible(dead.queue, limit=200)}
     if dead is not None:
         return gettext("It is dead: its poison record has it.")
     if copy is not None:

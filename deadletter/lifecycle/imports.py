@@ -174,7 +174,9 @@ def _explain(
 def _buried(tx: Transaction, ids: Sequence[int], *, queue: str, origin: str) -> set[int]:
     records = PoisonRecord.objects.using(tx.using).filter(queue=queue, origin=origin)
     found = records.filter(source_id__in=ids).values_list("source_id", flat=True)
-    return {id for id in found if id is not None}
+    # What was moved to a dead queue has its origin in its death, there and if it dies again.
+    moved = tx.run("read_imported", queue=queue, origin=origin, ids=list(ids))
+    return {id for id in found if id is not None} | {row[0] for row in moved}
 
 
 def _tell(tx: Transaction, rows: Sequence[Arrival], stored: Mapping[int, int], queue: str) -> None:

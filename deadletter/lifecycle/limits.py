@@ -152,8 +152,9 @@ class Limits:
         since = suspect.unregistered_at
         if since is not None and self.tx.time() - since >= LONGEST_DEFERRAL:
             return False
+        is_dead_queue = suspect.queue in self._dead_queues
         return any(
-            served.count(suspect.queue, is_dead_queue=suspect.queue in self._dead_queues)
+            served.count(suspect.queue, is_dead_queue=is_dead_queue)
             and _can_handle(handlers, suspect, version)
             for served, handlers in self._workers
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 from django.core.validators import MaxValueValidator
 from django.db import migrations, models
 
+from ..models.fields import JSONFact
 from ._busy_table import AddColumns, CreateIndexes, DropIndexes, InOneTransaction
 
 
@@ -75,6 +76,12 @@ class Migration(migrations.Migration):
                     fields=["queue", "died_at", "id"],
                     name="deadletter_dead_time",
                 ),
+                models.Index(
+                    JSONFact("death", key="origin"),
+                    JSONFact("death", key="source_id"),
+                    condition=models.Q(("death__isnull", False)),
+                    name="deadletter_dead_origin",
+                ),
                 models.UniqueConstraint(
                     condition=models.Q(("origin", None), ("source_id__isnull", False)),
                     fields=("queue", "source_id"),
@@ -99,6 +106,12 @@ class Migration(migrations.Migration):
                     condition=models.Q(("origin", None), ("source_id__isnull", False)),
                     fields=["source_id"],
                     name="deadletter_poison_moved",
+                ),
+                models.Index(
+                    JSONFact("death", key="origin"),
+                    JSONFact("death", key="source_id"),
+                    condition=models.Q(("death__isnull", False)),
+                    name="deadletter_poison_dead_origin",
                 ),
             ],
         ),

@@ -13,7 +13,7 @@ from django.utils.translation import pgettext_lazy
 
 from .. import clock
 from ..status import FailureReason, Status
-from .fields import JSONTextField, MomentField, ReadableJSONField
+from .fields import JSONFact, JSONTextField, MomentField, ReadableJSONField
 from .queue import Queue
 
 #: The range of priorities: what has the lowest number is claimed first.
@@ -196,6 +196,13 @@ class Message(models.Model):
                 fields=["queue", "died_at", "id"],
                 name="deadletter_dead_time",
                 condition=Q(died_at__isnull=False),
+            ),
+            # What was imported and lies in a dead queue is not imported again.
+            models.Index(
+                JSONFact("death", key="origin"),
+                JSONFact("death", key="source_id"),
+                name="deadletter_dead_origin",
+                condition=Q(death__isnull=False),
             ),
         )
         constraints = (

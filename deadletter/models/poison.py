@@ -17,7 +17,7 @@ from ..failures import (
     Plain,
 )
 from ..status import FailureReason
-from .fields import Damaged, JSONTextField, MomentField
+from .fields import Damaged, JSONFact, JSONTextField, MomentField
 from .message import REASONS, Kind
 
 
@@ -122,6 +122,13 @@ class PoisonRecord(models.Model):
                 fields=["source_id"],
                 name="deadletter_poison_moved",
                 condition=Q(source_id__isnull=False, origin=None),
+            ),
+            # The same, of what was imported before it was moved.
+            models.Index(
+                JSONFact("death", key="origin"),
+                JSONFact("death", key="source_id"),
+                name="deadletter_poison_dead_origin",
+                condition=Q(death__isnull=False),
             ),
             # How many streams a group holds up.
             models.Index(

@@ -1186,6 +1186,16 @@ SELECT q.id, g.name, g.payload, g.headers, g.stream, g.key, g.priority, g.status
     ON CONFLICT DO NOTHING
 RETURNING id, source_id;
 
+-- read_imported --
+-- Which ids of an origin died in a queue and lie in a dead queue, or died again there: an index probe each.
+SELECT (m.death ->> 'source_id')::bigint FROM deadletter_message m
+ WHERE m.death IS NOT NULL AND m.death ->> 'origin' = %(origin)s AND m.death ->> 'source_id' = ANY(%(ids)s::text[])
+   AND m.death ->> 'queue' = %(queue)s
+ UNION ALL
+SELECT (p.death ->> 'source_id')::bigint FROM deadletter_poison p
+ WHERE p.death IS NOT NULL AND p.death ->> 'origin' = %(origin)s AND p.death ->> 'source_id' = ANY(%(ids)s::text[])
+   AND p.death ->> 'queue' = %(queue)s;
+
 -- read_buried --
 -- What lies in a dead queue and died after a time, by the queue it died in: of the newest so many, how many, the first and the last.
 SELECT b.queue, COUNT(*), LEAST(GREATEST(MIN(b.died_at), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'), MAX(b.id)

@@ -860,6 +860,17 @@ SELECT q.id, json_extract(g.value, '$.name'), json_extract(g.value, '$.payload')
     ON CONFLICT DO NOTHING
 RETURNING id, source_id;
 
+-- read_imported --
+SELECT json_extract(m.death, '$.source_id') FROM deadletter_message m
+ WHERE m.death IS NOT NULL AND json_extract(m.death, '$.origin') = %(origin)s
+   AND json_extract(m.death, '$.source_id') IN (SELECT value FROM json_each(%(ids)s))
+   AND json_extract(m.death, '$.queue') = %(queue)s
+ UNION ALL
+SELECT json_extract(p.death, '$.source_id') FROM deadletter_poison p
+ WHERE p.death IS NOT NULL AND json_extract(p.death, '$.origin') = %(origin)s
+   AND json_extract(p.death, '$.source_id') IN (SELECT value FROM json_each(%(ids)s))
+   AND json_extract(p.death, '$.queue') = %(queue)s;
+
 -- read_buried --
 SELECT b.queue, COUNT(*), MIN(b.died_at), MAX(b.id)
   FROM (SELECT json_extract(m.death, '$.queue') AS queue, m.died_at, m.id FROM deadletter_message m

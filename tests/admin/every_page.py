@@ -10,6 +10,7 @@ from django.db.models import Model
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from deadletter import lifecycle, operations, send
+from deadletter.admin.message_acts import ACTS
 from deadletter.lifecycle import Failure
 from deadletter.models import (
     Act,
@@ -58,6 +59,7 @@ def hostile_rows(now: Any) -> dict[str, Model]:
         at=now, by=HOSTILE, act=Act.REMOVE, why=HOSTILE, detail={"ids": HOSTILE}, done=1
     )
     return {
+        "buried": _buried(),
         "message": message,
         "poisonrecord": record,
         "bulkjob": job,
@@ -82,6 +84,25 @@ def hostile_rows(now: Any) -> dict[str, Model]:
     }  # fmt: skip
 
 
+def _buried() -> Message:
+    """A message in a dead queue, and one that died there again."""
+    queue = Queue.objects.create(name="dead")
+    Queue.objects.create(name="moving", dead_queue=queue, on_poison="dead_queue")
+    for _ in range(2):
+        message = send("mail", {"to": HOSTILE}, queue="moving")
+        batch = lifecycle.claim(["moving"], limit=1, worker=HOSTILE)
+        failure = Failure(
+            message.pk, error=HOSTILE, exception=HOSTILE, frame=HOSTILE, permanent=True
+        )
+        lifecycle.fail(batch.token, [failure])
+    operations.poison([Message.objects.filter(queue=queue).earliest("pk").pk], why=HOSTILE)
+    moved = Message.objects.get(queue=queue)
+    death = {**moved.death, "queue": HOSTILE, "verdict": HOSTILE, "by": HOSTILE}
+    Message.objects.filter(pk=moved.pk).update(death=death)
+    PoisonRecord.objects.filter(queue="dead").update(death=death)
+    return moved
+
+
 def _instance(now: Any) -> Instance:
     InstanceEvent.objects.create(
         instance="17", execution_id=1, at=now, event="failed", name=HOSTILE, data={"why": HOSTILE}
@@ -97,7 +118,28 @@ def _instance(now: Any) -> Instance:
 def every_page(rows: dict[str, Model]) -> list[str]:
     """Return every address below the admin's app, with the keys of these rows filled in."""
     found = sorted(set(_walk(get_resolver(), "/")))
-    return ["/admin/deadletter/", *(_filled(path, rows) for path in found)]
+    pages = ["/admin/deadletter/", *(_filled(path, rows) for path in found)]
+    if isinstance(moved := rows.get("buried"), Message):
+        pages += pages_of_dead_queues(moved)
+    return pages
+
+
+def pages_of_dead_queues(moved: Message) -> list[str]:
+    """Return what shows a message in a dead queue, and what died there again."""
+    messages, records = "/admin/deadletter/message", "/admin/deadletter/poisonrecord"
+    again = PoisonRecord.objects.get(queue=moved.queue.name)
+    return [
+        f"{messages}/?queue={moved.queue_id}",
+        f"{messages}/?group={moved.fingerprint}",
+        f"{messages}/?q={moved.source_id}",
+        f"{messages}/{moved.pk}/change/",
+        *(f"{messages}/act/{act}/?ids={moved.pk}" for act in ACTS),
+        # The ids that they had before.
+        *(f"{messages}/{row.source_id}/change/" for row in (moved, again)),
+        f"{records}/{again.pk}/change/",
+        *(f"{records}/records/?q={row.source_id}" for row in (moved, again)),
+        f"{records}/records/?fingerprint={moved.fingerprint}",
+    ]
 
 
 def _walk(resolver: URLResolver, start: str) -> Iterator[str]:

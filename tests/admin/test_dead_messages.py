@@ -192,3 +192,26 @@ def test_the_id_it_had_before_leads_to_it(admin_client, buried) -> None:
     assert answer["Location"] == url("message", "change", first.pk)
     answer = admin_client.get(records, {"q": str(second.source_id)})
     assert answer["Location"] == url("poisonrecord", "change", record.pk)
+
+
+def test_the_page_of_the_id_it_had_leads_to_where_it_is(admin_client, login, buried) -> None:
+    first, second = buried
+    operations.poison([second.pk], why="looked at")
+    record = PoisonRecord.objects.get()
+
+    html = admin_client.get(url("message", "change", first.source_id)).content.decode()
+    assert "lies in the dead queue dead under another id" in html
+    assert f'href="{url("message", "change", first.pk)}"' in html
+    here = url("message", "change", second.source_id)
+    answer = admin_client.get(here)
+    html = answer.content.decode()
+    assert answer.status_code == 200
+    assert "was moved to the dead queue dead and died there again" in html
+    assert f'href="{url("poisonrecord", "change", record.pk)}"' in html
+    html = admin_client.get(url("message", "change", second.pk)).content.decode()
+    assert "It is dead: its poison record has it." in html
+
+    html = login("view_message").get(here).content.decode()
+    assert "died there again" in html
+    assert "4111" not in html
+    assert url("poisonrecord", "change", record.pk) not in html

@@ -9,6 +9,7 @@ from django.contrib.auth.models import Permission
 from django.db.models import Model
 
 from deadletter import lifecycle, operations, send
+from deadletter.admin.message_acts import ACTS
 from deadletter.models import (
     Act,
     Alert,
@@ -24,7 +25,7 @@ from deadletter.models import (
 )
 from deadletter.operations import PoisonFilter
 
-from .every_page import every_page
+from .every_page import every_page, pages_of_dead_queues
 from .test_error_texts import SECRET, failure_of, rows  # noqa: F401 - a fixture
 
 
@@ -34,11 +35,13 @@ def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811
     Message.objects.filter(name="order").delete()
     Queue.objects.filter(name="default").update(stream_policy="halt")
     record = _edited_and_dead_again()
+    moved = _buried()
     job = operations.start_job(
         Act.RETRY, PoisonFilter(text=SECRET).fixed("default"), total=0, by="ada"
     )
     list(operations.export_poison(PoisonFilter(text=SECRET), by="ada"))
     return {
+        "buried": moved,
         "message": Message.objects.get(pk=rows["message"]),
         "poisonrecord": record,
         "bulkjob": job,
@@ -75,14 +78,27 @@ def _edited_and_dead_again() -> PoisonRecord:
     return record
 
 
+def _buried() -> Message:
+    """One message lies in a dead queue, one of the same group died there again."""
+    queue = Queue.objects.create(name="dead")
+    Queue.objects.create(name="moving", dead_queue=queue, on_poison="dead_queue")
+    for _ in range(2):
+        message = send("pay", {"n": SECRET}, queue="moving", headers={"x": SECRET})
+        batch = lifecycle.claim(["moving"], limit=1, worker="w")
+        lifecycle.fail(batch.token, [failure_of(message.pk, permanent=True)])
+    operations.poison([queue.messages.earliest("pk").pk], why="looked at")
+    # Its own error may be another by now; the death keeps the first.
+    assert queue.messages.update(error=None) == 1
+    assert SECRET in queue.messages.get().death["error"]
+    assert SECRET in PoisonRecord.objects.get(queue="dead").death["error"]
+    return queue.messages.get()
+
+
 def _pages(secrets: dict[str, Model]) -> list[str]:
     poison = secrets["poisonrecord"].pk
     pages = every_page(secrets)
     pages += [f"/admin/deadletter/message/streams/{act}/{poison}/" for act in ("retry", "remove")]
-    pages += [
-        f"/admin/deadletter/message/act/{act}/?ids={secrets['message'].pk}"
-        for act in ("retry-now", "release", "poison", "remove")
-    ]
+    pages += [f"/admin/deadletter/message/act/{act}/?ids={secrets['message'].pk}" for act in ACTS]
     pages += [f"/admin/deadletter/poisonrecord/jobs/{secrets['bulkjob'].pk}/?part=1", "/admin/"]
     for model in (AuditEntry, Message, PoisonRecord):
         start = f"/admin/deadletter/{model._meta.model_name}"
@@ -104,6 +120,7 @@ def test_no_address_tells_a_secret_without_the_permission(secrets, login, admin_
     # With every right the secret is on many of them: these rows do hold it.
     edit = AuditEntry.objects.get(payload_after__isnull=False)
     assert SECRET in _body(admin_client.get(f"/admin/deadletter/auditentry/{edit.pk}/change/"))
+    assert SECRET in _body(admin_client.get(pages_of_dead_queues(secrets["buried"])[0]))
     assert sum(SECRET in _body(admin_client.get(page)) for page in pages) > 25
     assert [page for page in pages if SECRET in _body(browser.get(page, follow=True))] == []
     asked = {"format": "jsonl", "why": "w"}

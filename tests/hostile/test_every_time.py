@@ -94,7 +94,10 @@ def test_pages_live(admin_client: Client, pages: list[str], place: int) -> None:
 
 @DAMAGES
 def test_commands_metrics_and_alerts_live(pages: list[str], place: int) -> None:
-    record, message = PoisonRecord.objects.get(), Message.objects.exclude(stream=None).first()
+    record = PoisonRecord.objects.exclude(stream=None).get()
+    message = Message.objects.exclude(stream=None).first()
+    moved = Message.objects.get(queue__name="dead")
+    again = PoisonRecord.objects.get(queue="dead")
     put(damage(place))
 
     assert (
@@ -105,6 +108,7 @@ def test_commands_metrics_and_alerts_live(pages: list[str], place: int) -> None:
                 "list pending": lambda: command("list", "--state", "pending"),
                 "show": lambda: command("show", record.pk),
                 "show message": lambda: command("show", "--message", message.pk),
+                "show dead": lambda: command("show", "--message", moved.pk, again.message_id),
                 "stats": lambda: command("stats"),
                 "queues": lambda: command("queues"),
                 "instances": lambda: command("instances"),
@@ -131,14 +135,17 @@ def test_commands_metrics_and_alerts_live(pages: list[str], place: int) -> None:
 def test_the_worker_lives(pages: list[str], handles: Any, place: int) -> None:
     handles("mail", lambda message: None)
     put(damage(place))
-    record = PoisonRecord.objects.get()
+    record = PoisonRecord.objects.exclude(stream=None).get()
+    moved = Message.objects.get(queue__name="dead")
+    again = PoisonRecord.objects.get(queue="dead")
     good = send("mail", 3)
 
     assert (
         problems(
             {
                 "sweep": lifecycle.sweep,
-                "retry": lambda: operations.retry_poison(record.pk),
+                "retry": lambda: operations.retry_poison([record.pk, again.pk]),
+                "retry dead": lambda: operations.retry_dead(moved.pk),
                 "drain": testing.drain,
                 "sweep again": lifecycle.sweep,
                 "drain again": testing.drain,

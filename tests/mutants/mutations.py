@@ -1016,6 +1016,12 @@ def _quarantine() -> Iterator[Mutation]:
             [f"{IMPORTS}::test_a_second_import_ignores_what_waits_and_what_is_dead"],
         )
         yield Mutation(
+            "import what lies in a dead queue",
+            on,
+            [python("lifecycle/imports.py", " | {row[0] for row in moved}", "")],
+            [f"{IMPORTS}::test_a_message_that_lies_in_a_dead_queue_is_not_imported_again"],
+        )
+        yield Mutation(
             "import a hidden value as it is shown",
             on,
             [python("operations/imports.py", "            _refuse_hidden(row)\n", "")],

@@ -322,6 +322,38 @@ def test_what_moved_to_a_dead_queue_still_forgets_where_it_was_when_it_goes_else
     assert Message.objects.get().source_id is None
 
 
+def test_a_message_that_lies_in_a_dead_queue_is_not_imported_again(clock, policy, counts):
+    policy("other")
+    policy(dead_queue=policy("dead"), on_poison="dead_queue")
+    rows = [row(7), row(8)]
+    found = import_messages(rows, origin="x", queue="default")
+    operations.poison([found.ids[7]], why="a test")
+
+    def again(origin: str = "x", queue: str = "default", **options: Any) -> tuple[Any, Any]:
+        outcome = import_messages(rows, origin=origin, queue=queue, **options)
+        return outcome.imported, outcome.ignored
+
+    assert again() == ([], [7, 8])
+    assert again(dry_run=True) == ([], [7, 8])
+    # Another origin, and another queue, have messages of their own.
+    assert again("y", dry_run=True) == ([7, 8], [])
+    assert again(queue="other", dry_run=True) == ([7, 8], [])
+
+    # It may die there, too, and come back.
+    operations.poison([Message.objects.get(queue__name="dead").pk], why="a test")
+    assert counts() == {"pending": 1, "dead": 1}
+    assert again() == ([], [7, 8])
+    operations.retry_poison([PoisonRecord.objects.get().pk])
+    assert again() == ([], [7, 8])
+
+    operations.retry_dead([Message.objects.get(queue__name="dead").pk])
+    message = Message.objects.get(pk=found.ids[7])
+    assert (message.queue.name, message.origin, message.source_id) == ("default", "x", 7)
+    assert again() == ([], [7, 8])
+    operations.remove([message.pk])
+    assert again() == ([7], [8])
+
+
 def test_a_message_that_died_while_it_was_in_the_way_is_not_imported_again(clock, monkeypatch):
     """The record is looked for after storing: earlier, a dying message may not have one yet."""
     found = import_messages([row(7)], origin="x", queue="default")

@@ -156,3 +156,18 @@ def test_an_old_id_leads_to_where_the_message_is(dead):
 
     assert operations.find_moved(2_000_000_001) is not None
     assert "deadletter_message_moved" in plan
+
+
+def test_an_import_finds_what_was_imported_and_lies_in_a_dead_queue(dead):
+    def imported() -> list[int]:
+        rows = [{"message_id": n, "name": "m", "payload": None} for n in range(1, 101)]
+        return operations.import_messages(rows, origin="x", queue="q").imported
+
+    assert len(imported()) == 100
+    batch = claim(["q"], limit=100)
+    fail(batch.token, [Failure(id, permanent=True) for id in batch.ids])
+
+    assert imported() == []
+    assert_bounded(dead, "import_messages", "read_imported", rows=5_000)
+    indexes = {"deadletter_dead_origin", "deadletter_poison_dead_origin"}
+    assert indexes <= set(dead["read_imported"].indexes)

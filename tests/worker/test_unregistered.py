@@ -196,6 +196,23 @@ def test_beyond_the_limit_it_is_put_off_while_another_worker_knows_it(
     assert counts() == {"dead": 1}
 
 
+def test_a_worker_that_serves_a_queue_by_pattern_may_know_it(clock, counts, policy):
+    """Its row names a queue that was made a moment ago by the pattern only."""
+    policy("tenant-a/mail", max_attempts=5, unregistered_attempts=2)
+    send("nobody.knows", queue="tenant-a/mail")
+    waits(clock, 2)
+    worker(clock, handlers=KNOWN, queues=["tenant-b/*", "tenant-a/*"])
+
+    assert waits(clock, 1) == [4]
+
+    # No pattern matches a dead queue.
+    dead = Queue.objects.get(name="tenant-a/mail")
+    policy("source", on_poison="dead_queue", dead_queue=dead)
+    worker(clock, handlers=KNOWN, queues=["tenant-a/*"])
+    testing.drain(queues=["tenant-a/mail"])
+    assert counts() == {"dead": 1}
+
+
 @pytest.mark.parametrize(
     "other",
     [
