@@ -57,7 +57,16 @@ def _state(alert: Alert, left: Capped | None) -> tuple[str, str]:
 
 @admin.register(Alert)
 class AlertAdmin(ReadOnlyAdmin):
-    list_display = ("what", "state", "subject_shown", "count", "since", "told_at", "closed_at")
+    list_display = (
+        "what",
+        "state",
+        "subject_shown",
+        "counted",
+        "still_there",
+        "since",
+        "told_at",
+        "closed_at",
+    )
     list_filter = (StateFilter, "rule")
     ordering = ("-id",)
     search_fields = ("key",)
@@ -66,7 +75,7 @@ class AlertAdmin(ReadOnlyAdmin):
         "what",
         "state",
         "subject_shown",
-        "count",
+        "counted",
         "still_there",
         "since",
         "opened_at",
@@ -91,6 +100,14 @@ class AlertAdmin(ReadOnlyAdmin):
         if alert.rule == Alert.Rule.NEW_GROUP:
             return f"{detail.get('name', '')}: {detail.get('exception', '')}"
         return alert.subject or gettext("all queues")
+
+    @admin.display(description=_("count"))
+    def counted(self, alert: Alert) -> str:
+        """Say how many; what is there has died, though no notice has counted it yet."""
+        left = _left(alert) or Capped(0)
+        if left.n <= alert.count:
+            return str(Capped(alert.count))
+        return str(left)
 
     @admin.display(description=_("state"))
     def state(self, alert: Alert) -> Any:

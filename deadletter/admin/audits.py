@@ -189,11 +189,10 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         settle_rows(found, using=entry._state.db)
         site = self.admin_site.name
         context = {
-            "rows": found[:NAMED],
+            # The page of a message says where it is, or what became of it.
+            "rows": [(row, link(site, "message_change", row.message_id)) for row in found[:NAMED]],
             "more": len(found) > NAMED,
             "limit": NAMED,
-            "messages_url": link(site, "message_changelist"),
-            "poison_url": link(site, "poisonrecord_records"),
         }
         return render_to_string("admin/deadletter/touched.html", context)
 

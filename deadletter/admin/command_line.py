@@ -14,7 +14,9 @@ def command(verb: str, *ids: object, **options: Any) -> str:
     """`command("retry", 17, why="…")` is `manage.py deadletter retry 17 --why '…'`."""
     words = ["manage.py", "deadletter", verb, *(str(id) for id in ids)]
     for name, value in options.items():
-        if value not in (None, ""):
+        if value is True:
+            words.append(f"--{name.replace('_', '-')}")
+        elif value not in (None, ""):
             words += [f"--{name.replace('_', '-')}", str(value)]
     return " ".join(shlex.quote(word) for word in words)
 

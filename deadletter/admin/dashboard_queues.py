@@ -10,6 +10,7 @@ from django.db.models import Case, Exists, OuterRef, When
 from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext
 
+from ..conf import get_settings
 from ..lifecycle import Level
 from ..lifecycle.levels import oldest_due, priorities, read_levels
 from ..models import Message, PoisonRecord, Queue, State
@@ -58,6 +59,8 @@ class QueueLine:
     due_since: datetime | None
     due_url: str
     rates: list[Rate]
+    #: Whether nothing was completed in the time of the rates; not known counts as no.
+    is_idle: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,7 @@ def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
                 oldest.get(queue.name),
                 labels,
                 _rates(links, queue, kinds, rates, now),
+                is_idle=_is_idle(queue, rates),
             )
             for queue in rows[:SHOWN]
         ],
@@ -159,6 +163,8 @@ def _line(
     due_since: datetime | None,
     labels: dict[State, str],
     rates: list[Rate],
+    *,
+    is_idle: bool,
 ) -> QueueLine:
     return QueueLine(
         name=queue.name,
@@ -172,7 +178,14 @@ def _line(
         due_since=due_since,
         due_url=links.state(queue, State.PENDING),
         rates=rates,
+        is_idle=is_idle,
     )
+
+
+def _is_idle(queue: Any, rates: dict[str, Rates] | None) -> bool:
+    if rates is None or not get_settings().counts:
+        return False
+    return not rates.get(queue.name, Rates()).completed
 
 
 def _rate_labels() -> dict[str, str]:

@@ -18,6 +18,8 @@ from .dashboard_queues import QueueLine, Queues
 from .dashboard_streams import Streams
 from .dashboard_workers import Workers
 
+#: So many failed messages of a queue that completes nothing are not a hiccup of one of them.
+FAILING = 10
 #: What is due this long is late; a worker that was lost longer ago is history.
 LATE, LOST = timedelta(minutes=5), timedelta(hours=24)
 #: Dead letters of the last hour that are counted, and things of one kind that are called by name.
@@ -62,6 +64,7 @@ def judge(
         *_unserved(lines, workers, now),
         *_held(workers, now),
         *_died(links, now, using),
+        *_failing(links, lines),
         *_late(links, lines, workers, now),
         *_paused(lines, now),
         *_lost(workers, now),
@@ -111,14 +114,42 @@ def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:
     if not links.poison:
         return
     hour = now - timedelta(hours=1)
-    n = capped(PoisonRecord.objects.using(using).filter(poisoned_at__gt=hour), COUNTED)
+    records = capped(PoisonRecord.objects.using(using).filter(poisoned_at__gt=hour), COUNTED)
+    moved = _moved(hour, using)
+    n = Capped(records.n + moved.n, records.more or moved.more)
     if n:
         text = ngettext(
             "%(n)s dead letter of the last hour is still there",
             "%(n)s dead letters of the last hour are still there",
             n.n,
         )
-        yield Finding("warn", text % {"n": n}, links.records(since=hour))
+        # The list of records has nothing of what lies in dead queues; the groups have both.
+        groups = links.to(PoisonRecord, "poisonrecord_changelist")
+        yield Finding("warn", text % {"n": n}, groups if moved else links.records(since=hour))
+
+
+def _moved(after: datetime, using: str) -> Capped:
+    """Count what died since then and lies in dead queues."""
+    rows = Queue.objects.using(using).filter(sources__isnull=False)
+    queues = sorted(set(rows.values_list("pk", flat=True)))
+    if not queues:
+        return Capped(0)
+    moved = Message.objects.using(using).filter(queue_id__in=queues, died_at__gt=after)
+    return capped(moved.values("pk"), COUNTED)
+
+
+def _failing(links: Links, lines: list[QueueLine]) -> Iterator[Finding]:
+    """Queues in which much waits for a retry and nothing succeeds: a service is down."""
+    failing = []
+    for line in lines:
+        failed = next((cell for cell in line.cells if cell.state == State.FAILED), None)
+        if failed and failed.n.n >= FAILING and line.is_idle and not line.keeps:
+            failing.append((line, failed))
+    for line, failed in failing[:NAMED]:
+        text = gettext("queue %(name)s completes nothing, and %(n)s of its messages have failed")
+        yield Finding("warn", text % {"name": _short(line.name), "n": failed.n}, failed.url)
+    rows = links.to(Queue, "queue_changelist") or links.to(Message, "message_changelist")
+    yield from _others("warn", len(failing) - NAMED, rows)
 
 
 def _late(

@@ -168,6 +168,9 @@ def _due(site_name: str, request: HttpRequest, message: Any) -> Wait:
     if queue is None:
         text = gettext("Its queue is gone. The next sweep gives it a paused one.")
         return Wait(text, since, stuck=True)
+    if queue.paused and is_moved(message):
+        text = gettext("It died, and lies in this dead queue until somebody acts.")
+        return Wait(text, stuck=True)
     if queue.paused:
         url = link(site_name, "queue_change", queue.pk)
         seen = request.user.has_perm("deadletter.view_queue")
@@ -232,7 +235,8 @@ def _said(id: int | None, acts: Sequence[Any], dead: Any, copy: Any) -> str:
     if not acts:
         return gettext(
             "No message has this id. It was finished, or never existed: of a message that nobody "
-            "touched nothing is kept."
+            "touched nothing is kept. One that went back from a dead queue has the id that it had "
+            "before."
         )
     last = acts[0]
     if last.outcome:

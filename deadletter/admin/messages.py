@@ -15,13 +15,14 @@ from django.utils.translation import gettext_lazy as _
 from .. import clock
 from ..lifecycle.levels import read_levels
 from ..models import Message, Queue, State
-from ..status import Status
+from ..status import FailureReason, Status
 from ..times import lasting
 from ..visible import visible
 from . import message_page, streams
 from .acting import AT_ONCE, act_url, act_view, may
 from .attempts import AttemptsFilter, ReasonFilter
-from .dead_messages import GroupFilter, is_dead_list, show_death, with_deaths
+from .command_line import command
+from .dead_messages import GROUP, GroupFilter, is_dead_list, show_death, with_deaths
 from .error_text import exception_of
 from .message_acts import ACTS
 from .readonly import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
@@ -144,6 +145,14 @@ class MessageAdmin(ReadOnlyAdmin):
             found.pop("retry_dead", None)
         return found
 
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Name the command for all that is listed: an action takes one page of it."""
+        may = request.user.has_perm("deadletter.retry_poison")
+        own = {"all_command": _command_for_all(request) if may else ""}
+        return super().changelist_view(request, {**own, **(extra_context or {})})
+
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         own = [
@@ -243,3 +252,33 @@ class MessageAdmin(ReadOnlyAdmin):
     @admin.display(description=_("death"))
     def hidden_death(self, message: Any) -> str:
         return show_death(message, message.seen_at, texts=False)
+
+
+def _command_for_all(request: HttpRequest) -> str:
+    """Return what retries everything of a list that failed or lies in a dead queue; else ""."""
+    group, id = request.GET.get(GROUP, ""), as_id(request.GET.get("queue", ""))
+    if any(request.GET.get(key) for key in ("q", "attempts")):
+        return ""
+    if group and id is None:
+        id = _dead_queue_of(group)
+    rows = Queue.objects.using(router.db_for_write(Queue))
+    queue = None if id is None else rows.filter(pk=id).first()
+    if queue is None:
+        return ""
+    if is_dead_list(request):
+        return command("retry", dead_queue=queue.name, fingerprint=group, why="…")
+    if request.GET.get("state") != State.FAILED:
+        return ""
+    reason = request.GET.get("reason", "")
+    known = reason.upper() in FailureReason.__members__
+    if reason and not known:
+        return ""
+    return command("retry", failed=True, queue=queue.name, reason=reason, why="…")
+
+
+def _dead_queue_of(fingerprint: str) -> int | None:
+    """Return the queue in which something of a group lies; None when there is none."""
+    if len(fingerprint) > 16 or "\x00" in fingerprint:
+        return None
+    rows = Message.objects.using(router.db_for_write(Message)).filter(fingerprint=fingerprint)
+    return rows.order_by("fingerprint", "died_at", "id").values_list("queue_id", flat=True).first()

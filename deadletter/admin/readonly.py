@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -15,6 +15,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Queue
+from ..times import moment
 from .error_text import may_read_errors
 from .lookups import StrictLookups
 
@@ -79,10 +80,12 @@ class ReadOnlyAdmin(StrictLookups):
 
     def _allowed(self, request: HttpRequest, names: Any) -> Any:
         """Replace what shows payloads, headers or texts of errors for who may not see them."""
-        if not self.without_payload or may_read_errors(request):
-            return names
-        allowed = (self.without_payload.get(name, name) for name in names)
-        return tuple(dict.fromkeys(filter(None, allowed)))
+        if self.without_payload and not may_read_errors(request):
+            allowed = (self.without_payload.get(name, name) for name in names)
+            names = tuple(dict.fromkeys(filter(None, allowed)))
+        model: Any = self.model
+        exact = _exact_times(model)
+        return tuple(exact.get(name, name) for name in names)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -108,6 +111,22 @@ class ReadOnlyAdmin(StrictLookups):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+@cache
+def _exact_times(model: type[models.Model]) -> dict[str, Callable[[Any], str]]:
+    """Return for each time of a model what shows it to the second and with its zone."""
+
+    def exact(field: Any) -> Callable[[Any], str]:
+        def show(row: Any) -> str:
+            at = getattr(row, field.attname)
+            return "-" if at is None else moment(at)
+
+        show.__name__ = field.name
+        return admin.display(description=field.verbose_name)(show)
+
+    fields = model._meta.concrete_fields
+    return {f.name: exact(f) for f in fields if isinstance(f, models.DateTimeField)}
 
 
 class QueueFilter(admin.SimpleListFilter):

@@ -55,6 +55,8 @@ def record(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
         tab="record",
         record=found,
         cause=cause(found),
+        # Of a death without an exception the name of its reason is kept there; it is said already.
+        raised="" if found.exception in FailureReason.__members__ else found.exception,
         death=_death(found, texts=allowed.payload),
         instance_said=on_instance(found),
         instance_url=to_instance(model_admin.admin_site.name, request, found.instance),

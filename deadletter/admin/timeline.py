@@ -114,7 +114,8 @@ def _duration(entry: dict[str, Any]) -> str:
     for key in ("duration", "seconds"):
         value = entry.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
-            return _span(float(value))
+            # Durations are kept to the millisecond: a handler that raised at once took "0 s".
+            return _span(float(value)) if value else gettext("under 0.001 s")
     return ""
 
 

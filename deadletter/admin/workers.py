@@ -11,7 +11,6 @@ from django.contrib.admin.views.main import ChangeList
 from django.db import router
 from django.db.models import DateTimeField, Q, Value
 from django.http import HttpRequest
-from django.template.defaultfilters import filesizeformat
 from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -88,7 +87,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
             {
                 "death": death,
                 "reason": _reason(death),
-                "peak": filesizeformat(death.peak_memory) if death.peak_memory else "",
+                "peak": _memory(death.peak_memory) if death.peak_memory else "",
                 "held": [
                     entry | {"url": urls.get(entry["id"], "")}
                     for entry in told[death.pk][:IN_A_LIST]
@@ -197,6 +196,11 @@ def _reason(death: WorkerDeath) -> str:
     except ValueError:
         name = gettext("signal")
     return f"{name} ({death.signal})"
+
+
+def _memory(size: int) -> str:
+    """Say it in the unit of the record and of the log: the same death has one number."""
+    return f"{size / 2**20:.0f} MiB"
 
 
 def _held(death: WorkerDeath) -> list[dict[str, Any]]:

@@ -148,6 +148,11 @@ class PoisonRecord(models.Model):
         return f"{self.name} #{self.message_id}"
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether no worker knew its name: `attempts` then counts deferrals, none was a try."""
+        return self.reason == FailureReason.UNREGISTERED
+
+    @property
     def error_details(self) -> ErrorDetails:
         """Why it died, as a value: what, whose, how often tried, and the message itself."""
         return ErrorDetails.Poison(

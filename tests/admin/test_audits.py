@@ -62,7 +62,8 @@ def test_an_act_is_found_by_person_and_by_message(admin_client: Client, acts) ->
 def test_the_page_names_the_messages(admin_client: Client, acts) -> None:
     page = admin_client.get(url("auditentry", "change", acts["discard"])).content.decode()
 
-    assert f"#{acts['message']}" in page
+    link = url("message", "change", acts["message"])
+    assert f'<a href="{link}">#{acts["message"]}</a>' in page
     assert "&lt;script&gt;alert" in page
     assert "<script>alert" not in page
 

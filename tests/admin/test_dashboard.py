@@ -161,6 +161,63 @@ def test_nobody_need_serve_a_dead_queue(admin_client, clock, works) -> None:
     assert findings(admin_client) == []
 
 
+def test_a_death_in_a_dead_queue_is_as_much_news_as_a_record(
+    admin_client, clock, works, poisoned
+) -> None:
+    dead = Queue.objects.create(name="dead", paused=True)
+    Queue.objects.create(name="pay", dead_queue=dead, on_poison="dead_queue", max_attempts=1)
+    works(queues=["default", "pay"])
+    for _ in range(3):
+        fail(send("pay", queue="pay"))
+
+    verdict = board(admin_client)[0].verdict
+    assert [finding.text for finding in verdict.findings] == [
+        "3 dead letters of the last hour are still there"
+    ]
+    # The list of records would be empty.
+    assert verdict.findings[0].url == "/admin/deadletter/poisonrecord/"
+
+    poisoned()
+    assert findings(admin_client)[0][1] == "4 dead letters of the last hour are still there"
+
+    clock.advance(3601)
+    works("w2", queues=["default", "pay"])
+    assert ("warn", "4 dead letters of the last hour are still there", "") not in findings(
+        admin_client
+    )
+
+
+@pytest.mark.parametrize(
+    ("failed", "completed", "said"), [(12, 0, True), (9, 0, False), (12, 1, False)]
+)
+def test_a_queue_that_only_fails_is_not_well(
+    admin_client, clock, works, counted, failed, completed, said
+) -> None:
+    Queue.objects.create(name="gateway")
+    for _ in range(failed):
+        fail(send("charge", queue="gateway"), reason=FailureReason.TRANSPORT_UNAVAILABLE)
+    counted("gateway", failed=failed, completed=completed)
+    works(queues=["default", "gateway"])
+
+    verdict = board(admin_client)[0].verdict
+
+    text = "Queue gateway completes nothing, and 12 of its messages have failed"
+    assert [finding.text for finding in verdict.findings] == ([text] if said else [])
+    if said:
+        assert "state=failed" in verdict.findings[0].url
+
+
+def test_without_counters_nothing_is_known_of_what_a_queue_completes(
+    admin_client, clock, works, settings
+) -> None:
+    settings.DEADLETTER = {"COUNTS": False}
+    for _ in range(12):
+        fail(send("charge"))
+    works()
+
+    assert findings(admin_client) == []
+
+
 def test_an_hour_later_a_death_is_no_news(admin_client, clock, works, poisoned) -> None:
     poisoned()
     clock.advance(3601)

@@ -215,3 +215,28 @@ def test_the_page_of_the_id_it_had_leads_to_where_it_is(admin_client, login, bur
     assert "died there again" in html
     assert "4111" not in html
     assert url("poisonrecord", "change", record.pk) not in html
+
+
+def test_a_list_names_the_command_for_all_of_it(admin_client, login, buried, dead_queue) -> None:
+    group = buried[0].fingerprint
+    whole = "manage.py deadletter retry --dead-queue dead"
+    assert f"{whole} --why" in page(admin_client, queue=dead_queue.pk)
+    assert f"{whole} --fingerprint {group} --why" in page(admin_client, group=group)
+    looker = login("view_message", "view_queue")
+    for query in ({"queue": dead_queue.pk}, {"group": group}):
+        assert "on the command line" not in page(looker, **query)
+    for query in ({}, {"group": "x" * 17}, {"queue": "9" * 30}, {"group": group, "q": "7"}):
+        assert "on the command line" not in page(admin_client, **query)
+
+
+def test_what_lies_in_a_paused_dead_queue_waits_for_nothing(admin_client, buried, dead_queue):
+    Queue.objects.filter(pk=dead_queue.pk).update(paused=True)
+
+    html = admin_client.get(url("message", "change", buried[0].pk)).content.decode()
+
+    assert "It died, and lies in this dead queue until somebody acts." in html
+    assert "It has been due" not in html
+    # Its error is told once, by its death.
+    assert html.count("the card 4111 was refused") == html.count("died in default of") + html.count(
+        '<pre class="dl-text">the card 4111'
+    )

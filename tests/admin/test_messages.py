@@ -309,3 +309,17 @@ def test_a_reason_without_the_failed_mark_is_found_by_its_state(admin_client, cl
 
     given = {"state": "scheduled", "reason": "unknown"}
     assert shown_ids(admin_client.get(url("message"), given)) == [message.pk]
+
+
+def test_failed_messages_of_a_queue_name_the_command_for_all_of_them(admin_client, clock) -> None:
+    message = send("mail")
+    lifecycle.fail(lifecycle.claim(limit=1).token, [Failure(message.pk, error="no")])
+    queue = {"queue": message.queue_id, "state": "failed"}
+    command = "manage.py deadletter retry --failed --queue default"
+
+    def text(**query: str) -> str:
+        return admin_client.get(url("message"), {**queue, **query}).content.decode()
+
+    assert f"<code>{command} --why" in text()
+    assert f"<code>{command} --reason unknown --why" in text(reason="unknown")
+    assert "on the command line" not in text(state="pending")

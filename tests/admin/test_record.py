@@ -6,7 +6,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from deadletter import lifecycle, operations, send
+from deadletter import FailureReason, lifecycle, operations, send
+from deadletter.admin.tracebacks import read_traceback
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
 
 from .conftest import url
@@ -268,3 +269,46 @@ def test_the_second_of_two_operators_is_told_who_was_first(
     assert f"Message {record.message_id} was already retried by ann" in response.content.decode()
     assert counts() == {"pending": 1}
     assert Message.objects.count() == 1
+
+
+def test_what_nobody_knew_was_put_off_and_never_tried(admin_client: Client, poisoned) -> None:
+    record = poisoned()
+    PoisonRecord.objects.update(
+        reason=FailureReason.UNREGISTERED,
+        exception="UNREGISTERED",
+        frame="",
+        attempts=3,
+        max_attempts=3,
+        history=[],
+    )
+
+    html = see(admin_client, record)
+
+    assert "It was never tried." in html
+    assert "<dt>Put off</dt><dd>3 of 3</dd>" in html
+    assert "<dt>Attempts</dt>" not in html
+    # The reason is said in words above.
+    assert "<bdi>UNREGISTERED</bdi>" not in html
+    assert "put off 3" in admin_client.get(url("poisonrecord", "records")).content.decode()
+
+
+def test_an_attempt_that_raised_at_once_took_more_than_nothing(
+    admin_client: Client, poisoned
+) -> None:
+    record = poisoned()
+    PoisonRecord.objects.update(history=[{"attempt": 1, "error": "no", "duration": 0.0}])
+
+    html = see(admin_client, record)
+
+    assert "took under 0.001 s" in html
+    assert "took 0 s" not in html
+
+
+def test_frames_of_deadletter_are_none_of_the_application() -> None:
+    text = TRACEBACK.replace("site-packages/django/db/utils.py", "checkout/deadletter/copies.py")
+    text = text.replace("/usr/lib/python3.11/", "/srv/")
+
+    found = read_traceback(text)
+
+    assert found is not None
+    assert [frame.function for frame in found.application] == ["ship"]

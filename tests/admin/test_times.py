@@ -8,7 +8,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.utils import timezone, translation
 
+from deadletter import operations
+from deadletter.models import Alert, AuditEntry, WorkerProcess
 from deadletter.times import ago, ahead, lasting, moment
+
+from .conftest import url
 
 NOW = datetime(2026, 11, 17, 13, 3, 5, tzinfo=UTC)
 
@@ -48,3 +52,28 @@ def test_times_are_told_in_german():
         assert ahead(NOW + timedelta(seconds=1), NOW) == "in 1 Sekunde"
         assert lasting(NOW, NOW) == "0 Sekunden"
         assert ago(NOW, NOW) == "gerade eben"
+
+
+@pytest.mark.parametrize("page", ["list", "one"])
+def test_the_trail_the_alerts_and_the_workers_tell_times_with_seconds_and_zone(
+    admin_client, clock, page
+):
+    clock.set(datetime(2026, 11, 17, 3, 3, 5, tzinfo=UTC))
+    operations.pause("default", by="ada")
+    alert = Alert.objects.create(
+        key="poison_depth:", rule="poison_depth", since=clock.now, opened_at=clock.now, count=5056,
+        last_at=clock.now,
+    )  # fmt: skip
+    worker = WorkerProcess.objects.create(
+        name="w1", host="here", pid=1, version="1", queues=["default"], concurrency=8,
+        started_at=clock.now, seen_at=clock.now,
+    )  # fmt: skip
+    for row in (AuditEntry.objects.get(), alert, worker):
+        name = row._meta.model_name
+        address = url(name) if page == "list" else url(name, "change", row.pk)
+        html = admin_client.get(address).content.decode()
+        assert "a.m." not in html, name
+        if page == "one" or name != "workerprocess":
+            assert "Nov. 17, 2026, 03:03:05 UTC" in html, name
+        if name == "alert":
+            assert "5,056" in html

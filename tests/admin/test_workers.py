@@ -135,7 +135,7 @@ def test_deaths_say_of_what_and_what_else_was_held(admin_client: Client, clock) 
 
     assert "SIGKILL (9)" in html
     assert "exit code 3" in html
-    assert "512.0" in html
+    assert "512 MiB" in html
     assert url("message", "change", waiting.pk) in html
     assert "and 2 more" in html
     assert "not restarted" in html

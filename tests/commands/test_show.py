@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from deadletter import operations, send
+from deadletter import FailureReason, operations, send
 from deadletter.lifecycle import Failure, claim, fail, sweep
 from deadletter.models import Message, PoisonRecord
+from deadletter.testing import drain
 from tests.operations.making import dead, failed, many_dead
 
 
@@ -153,6 +155,29 @@ def test_show_finds_a_dead_message_by_its_own_id_and_says_what_is_not_there(cli,
     assert "999999: is in no queue" in result.err
     assert cli("show", 999_999).code == 1
     assert cli("show").code == 2
+
+
+def test_show_says_what_became_of_a_message_that_was_retried(cli, clock, handles):
+    record = dead()
+    handles(record.name, lambda message: None)
+    operations.retry_poison([record.pk], by="ada", why="fixed")
+    drain()
+
+    result = cli("show", "--message", record.message_id)
+
+    assert result.code == 1
+    assert f"{record.message_id}: succeeded; the last act was retry by ada, " in result.err
+    assert result.err.strip().endswith(": fixed")
+
+
+def test_what_nobody_knew_is_shown_as_put_off(cli, clock):
+    record = dead()
+    PoisonRecord.objects.update(reason=FailureReason.UNREGISTERED, attempts=3, max_attempts=3)
+
+    shown = cli("show", record.pk).out
+
+    assert re.search(r"put off: +3/3", shown)
+    assert "attempts:" not in shown
 
 
 def test_a_damaged_row_is_shown_as_far_as_it_can_be(cli, clock):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...models import Message, PoisonRecord
-from ...operations import PoisonFilter, find_moved, get_message, whereabouts
+from ...operations import PoisonFilter, find_moved, get_message, trail, whereabouts
 from ...operations.acting import PIECE
 from .options import add_filters, alias, number, poison_filter
 from .screen import usage
@@ -104,4 +104,11 @@ def why_no_message(id: int, options: dict[str, Any]) -> str:
     moved = find_moved(id, using=alias(options))
     if moved is not None:
         return f"{id}: died, and is {where_now(moved)}"
-    return f"{id}: is in no queue: completed, removed, or never sent"
+    acts = trail(id, using=alias(options))
+    if not acts:
+        return f"{id}: is in no queue: completed, removed, or never sent"
+    last = acts[0]
+    ended = str(last.get_outcome_display()) if last.outcome else "in no queue any more"
+    why = f": {last.entry.why}" if last.entry.why else ""
+    at = f"{last.entry.at:%Y-%m-%d %H:%M:%S %Z}"
+    return f"{id}: {ended}; the last act was {last.entry.act} by {last.entry.by or '?'}, {at}{why}"

@@ -175,7 +175,10 @@ def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
             ("instance", record.instance),
             ("stream", record.stream),
             ("key", record.key),
-            ("attempts", tried(record.attempts, record.max_attempts) + deaths),
+            (
+                "put off" if record.is_unknown else "attempts",
+                tried(record.attempts, record.max_attempts) + deaths,
+            ),
             ("stages", _stages(record.status)),
             ("sent", f"{record.original_created_at:%Y-%m-%d %H:%M:%S %Z}"),
             ("died", f"{record.poisoned_at:%Y-%m-%d %H:%M:%S %Z}, {ago(record.poisoned_at, now)}"),
