@@ -293,7 +293,7 @@ def _unregistered() -> Iterator[Mutation]:
     for what, before, after, test in (
         (
             "put off for a worker of another queue",
-            "suspect.queue in queues and _can_handle(",
+            "served.count(suspect.queue, is_dead_queue=is_dead_queue)\n            and _can_handle(",
             "_can_handle(",
             "test_a_worker_that_could_not_get_it_saves_nothing",
         ),
@@ -311,8 +311,8 @@ def _unregistered() -> Iterator[Mutation]:
         ),
         (
             "give up what another worker knows",
-            "for queues, handlers in self._workers",
-            "for queues, handlers in []",
+            "for served, handlers in self._workers",
+            "for served, handlers in []",
             "test_beyond_the_limit_it_is_put_off_while_another_worker_knows_it",
         ),
         (
@@ -395,7 +395,7 @@ def _reasons() -> Iterator[Mutation]:
 
 def _stages() -> Iterator[Mutation]:
     """Only PUBLISHED ends a message; a stage adds a flag, and order comes first."""
-    for on, column in zip(BOTH, ("", "m."), strict=True):
+    for on, column, kind in zip(BOTH, ("", "m."), ("", "::int"), strict=True):
         yield Mutation(
             "any completion ends its message",
             on,
@@ -411,7 +411,7 @@ def _stages() -> Iterator[Mutation]:
         yield Mutation(
             "a stage of what is PUBLISHED already",
             on,
-            [sql(on, "complete_stage", f"{column}status & %(published)s = 0 AND ", "")],
+            [sql(on, "complete_stage", f"{column}status & %(published)s{kind} = 0 AND ", "")],
             [f"{STAGES}::test_published_now_or_before_deletes"],
         )
         yield Mutation(
@@ -421,7 +421,7 @@ def _stages() -> Iterator[Mutation]:
                 sql(
                     on,
                     "complete_stage",
-                    f" AND {column}status | %(flags)s <> {column}status",
+                    f" AND {column}status | %(flags)s{kind} <> {column}status",
                     "",
                 )
             ],
