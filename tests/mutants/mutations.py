@@ -293,8 +293,10 @@ def _unregistered() -> Iterator[Mutation]:
     for what, before, after, test in (
         (
             "put off for a worker of another queue",
-            "served.count(suspect.queue, is_dead_queue=is_dead_queue)\n"
-            "            and _can_handle(",
+            (
+                "served.count(suspect.queue, is_dead_queue=is_dead_queue)\n"
+                "            and _can_handle("
+            ),
             "_can_handle(",
             "test_a_worker_that_could_not_get_it_saves_nothing",
         ),
