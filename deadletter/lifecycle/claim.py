@@ -207,7 +207,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Verdicts on messages that nothing has to be decided about.
 _PLAIN = ("leased", "lease")
 #: Verdicts that say only that a limit may have been reached.
-_JUDGED = ("exhausted", "lost", "unregistered")
+_JUDGED = ("exhausted", "exhausted or expired", "lost", "unregistered")
 #: Making a flag anew takes longer than reading the rest of the row.
 _STATUS = {int(flag): flag for flag in (Status.STORED, Status.STORED | Status.FAILED)}
 
@@ -331,6 +331,8 @@ class _Taking:
                 deaths.append(_death(id, verdict))
             elif id in judged.deaths:
                 deaths.append(judged.deaths[id])
+            elif verdict == "exhausted or expired":
+                deaths.append(_death(id, "expired"))
             else:
                 runs.append((None, [id]))
         self.locked |= candidates.keys()

@@ -149,7 +149,9 @@ WITH level AS (
            CASE WHEN found.stream IS NOT NULL THEN 'stream'
                 -- nothing larger can be stored: counted all the same, it would fail the whole claim
                 WHEN found.attempts >= 2147483647 OR found.fence >= 9223372036854775807 THEN 'overflow'
-                WHEN found.attempts >= level.max_attempts THEN 'exhausted'
+                     -- a reason or a handler may allow more attempts, but no more time
+                WHEN found.attempts >= level.max_attempts
+                THEN CASE WHEN found.expires_at <= %(now)s THEN 'exhausted or expired' ELSE 'exhausted' END
                 WHEN found.expires_at <= %(now)s THEN 'expired'
                 WHEN found.lease_token IS NOT NULL THEN 'lost'
                 -- null of all but a few; once a handler has failed, its attempts are its limit

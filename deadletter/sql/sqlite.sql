@@ -82,7 +82,8 @@ SELECT queue_id, name, priority, available_at, paused, 0
 SELECT CASE WHEN stream IS NOT NULL THEN 'stream'
             -- PostgreSQL can store no larger numbers, and beyond 64 bits SQLite goes on with inexact ones
             WHEN attempts >= 2147483647 OR fence >= 9223372036854775807 THEN 'overflow'
-            WHEN attempts >= MAX(%(max_attempts)s, 1) THEN 'exhausted'
+            WHEN attempts >= MAX(%(max_attempts)s, 1)
+            THEN CASE WHEN expires_at <= %(now)s THEN 'exhausted or expired' ELSE 'exhausted' END
             WHEN expires_at <= %(now)s THEN 'expired'
             WHEN lease_token IS NOT NULL THEN 'lost'
             WHEN unregistered_count >= MAX(%(unregistered_attempts)s, 1) AND failure_reason = 9 THEN 'unregistered'

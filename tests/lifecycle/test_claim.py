@@ -111,7 +111,7 @@ def test_a_limit_out_of_range_is_refused(clock, limit):
         claim(limit=limit)
 
 
-@pytest.mark.parametrize("lease", [0, -1, float("nan"), "-60"])
+@pytest.mark.parametrize("lease", [0, -1, float("nan"), "-60", "soon"])
 def test_a_lease_of_nothing_is_refused(clock, counts, lease):
     send("mail")
 

@@ -390,6 +390,20 @@ def test_a_claim_uses_the_largest_limit_of_a_handler_too(clock, counts, policy, 
 
 
 @pytest.mark.parametrize("stream", [None, "s"])
+def test_what_a_reason_allows_expires_all_the_same(clock, counts, policy, stream):
+    policy(max_attempts=1, reason_policies={"TRANSPORT_UNAVAILABLE": {"max_attempts": 20}})
+    message = send("mail", stream=stream, expires_in=60)
+    fails(clock, message, OUTAGE, delay=1)
+    clock.advance(60)
+
+    assert claim().dead == [message.id]
+
+    record = PoisonRecord.objects.get()
+    assert (record.reason, record.attempts) == (FailureReason.EXPIRED, 1)
+    assert counts() == {"dead": 1}
+
+
+@pytest.mark.parametrize("stream", [None, "s"])
 @pytest.mark.parametrize(
     ("policies", "limit"),
     [

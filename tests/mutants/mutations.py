@@ -293,11 +293,8 @@ def _unregistered() -> Iterator[Mutation]:
     for what, before, after, test in (
         (
             "put off for a worker of another queue",
-            (
-                "served.count(suspect.queue, is_dead_queue=is_dead_queue)\n"
-                "            and _can_handle("
-            ),
-            "_can_handle(",
+            "served.count(suspect.queue, is_dead_queue=is_dead_queue)",
+            "True",
             "test_a_worker_that_could_not_get_it_saves_nothing",
         ),
         (
@@ -336,6 +333,13 @@ def _unregistered() -> Iterator[Mutation]:
 def _reasons() -> Iterator[Mutation]:
     """A failure is judged by the number of failures of its reason."""
     path = "failure_policy.py"
+    for on in BOTH:
+        yield Mutation(
+            "let what a reason allows outlive its time",
+            on,
+            [sql(on, "claim", "THEN 'exhausted or expired'", "THEN 'exhausted'")],
+            [f"{REASONS}::test_what_a_reason_allows_expires_all_the_same"],
+        )
     for what, before, after, test in (
         (
             "judge a failure by all attempts",
@@ -504,6 +508,28 @@ def _stages() -> Iterator[Mutation]:
         "sqlite",
         [python("worker/recorder.py", " & ~message.stage", "")],
         [f"{RECORDED}::test_a_next_stage_is_not_recorded_before_its_handler_returns"],
+    )
+    yield Mutation(
+        "keep a stage whose work was rolled back",
+        "sqlite",
+        [
+            python(
+                "worker/executor.py", "reached(message) & ~message.stage if", "reached(message) if"
+            )
+        ],
+        [f"{RECORDED}::test_a_stage_that_was_to_be_committed_with_its_work_is_undone_with_it"],
+    )
+    yield Mutation(
+        "forget progress where nothing is due",
+        "sqlite",
+        [
+            python(
+                "lifecycle/batch.py",
+                "if not (len(reports) or progress) and",
+                "if not len(reports) and",
+            )
+        ],
+        [f"{RECORDED}::test_progress_is_written_where_nothing_is_due"],
     )
     yield Mutation(
         "go on with a run behind a stage",
