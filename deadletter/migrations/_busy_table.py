@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import OperationalError, models, transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations.operations import SeparateDatabaseAndState
+from django.db.migrations.operations import AddField, SeparateDatabaseAndState
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
@@ -77,9 +77,11 @@ class AddColumns(Operation):
             return
         fields = [model._meta.get_field(name) for name, _field in self.fields]
         if schema_editor.connection.vendor != "postgresql":
+            there = _columns(schema_editor, model._meta.db_table)
             with transaction.atomic(schema_editor.connection.alias):
                 for field in fields:
-                    schema_editor.remove_field(model, field)
+                    if field.column in there:
+                        schema_editor.remove_field(model, field)
             return
         quote = schema_editor.quote_name
         columns = ", ".join(f"DROP COLUMN IF EXISTS {quote(field.column)}" for field in fields)
@@ -208,9 +210,16 @@ class DropIndexes(_Indexes):
 
 
 class InOneTransaction(SeparateDatabaseAndState):
-    """Operations on small tables that are done together, without making others wait for long."""
+    """
+    Operations on small tables that are done together, without making others wait for long.
+
+    The first adds a field: where its column is, all of them are done, and nothing is done again
+    after an interruption.
+    """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
+        if not isinstance(operations[0], AddField):
+            raise TypeError("the first operation says by its column whether all are done")
         super().__init__(database_operations=operations, state_operations=operations)
 
     def deconstruct(self) -> Any:
@@ -223,6 +232,8 @@ class InOneTransaction(SeparateDatabaseAndState):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
+        if self._is_done(app_label, schema_editor, to_state):
+            return
         forwards = super().database_forwards
         patiently(schema_editor, lambda: forwards(app_label, schema_editor, from_state, to_state))
 
@@ -233,8 +244,20 @@ class InOneTransaction(SeparateDatabaseAndState):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
+        if not self._is_done(app_label, schema_editor, from_state):
+            return
         backwards = super().database_backwards
         patiently(schema_editor, lambda: backwards(app_label, schema_editor, from_state, to_state))
+
+    def _is_done(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, state: ProjectState
+    ) -> bool:
+        first: Any = self.database_operations[0]
+        model: Any = state.apps.get_model(app_label, first.model_name)
+        if not self.allow_migrate_model(schema_editor.connection.alias, model):
+            return False
+        column = model._meta.get_field(first.name).column
+        return column in _columns(schema_editor, model._meta.db_table)
 
 
 def execute_patiently(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> None:

@@ -218,26 +218,68 @@ def test_the_columns_of_the_rules_come_and_go_with_rows_in_place(back_to_0012):
     assert all(new[name] is None for names, new in zip(added, after, strict=True) for name in names)
 
 
-def test_the_migration_of_the_rules_may_be_run_again_after_a_crash(back_to_0012, monkeypatch):
-    """It commits step by step: what is done already is not in the way."""
-    operation = importlib.import_module("deadletter.migrations.0013_rules").Migration.operations[-1]
-    done = type(operation).database_forwards
+RULES = importlib.import_module("deadletter.migrations.0013_rules").Migration
+
+
+def schema() -> dict[str, tuple[set[str], dict[str, object]]]:
+    """The columns, indexes and constraints of each table."""
+    found = {}
+    with connection.cursor() as cursor:
+        for table in connection.introspection.table_names(cursor):
+            if not table.startswith("deadletter_"):
+                continue
+            columns = connection.introspection.get_table_description(cursor, table)
+            parts = connection.introspection.get_constraints(cursor, table)
+            found[table] = (
+                {column.name for column in columns},
+                {
+                    # The names of checks on columns are SQLite's to choose.
+                    name: part["columns"]
+                    for name, part in parts.items()
+                    if not name.startswith("__")
+                },
+            )
+    return found
+
+
+@pytest.mark.parametrize("place", range(len(RULES.operations)))
+def test_the_migration_of_the_rules_may_be_run_again_after_a_crash(
+    transactional_db, monkeypatch, place
+):
+    """It commits step by step, both ways: what is done already is not in the way."""
+    one_of_each()
+    new = schema()
 
     def crash(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(operation), "database_forwards", crash)
-    with pytest.raises(KeyboardInterrupt):
-        call_command("migrate", "deadletter", "0013", verbosity=0)
-    monkeypatch.setattr(type(operation), "database_forwards", done)
-    call_command("migrate", "deadletter", verbosity=0)
+    def migrate_twice(target: str, way: str) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(RULES.operations[place], f"database_{way}", crash)
+            with pytest.raises(KeyboardInterrupt):
+                call_command("migrate", "deadletter", target, verbosity=0)
+        call_command("migrate", "deadletter", target, verbosity=0)
 
+    try:
+        migrate_twice("0012", "backwards")
+        old = schema()
+        migrate_twice("0013", "forwards")
+    finally:
+        call_command("migrate", "deadletter", verbosity=0)
+
+    assert schema() == new
     assert len(claim().ids) == 1
-    with connection.cursor() as cursor:
-        there = connection.introspection.get_constraints(cursor, "deadletter_message")
-    assert there["deadletter_message_moved"]["unique"]
-    assert there["deadletter_message_origin"]["columns"] == ["queue_id", "origin", "source_id"]
-    assert "deadletter_message_source" not in there
+    added = {
+        table: sorted((columns - old[table][0]) | (parts.keys() - old[table][1].keys()))
+        for table, (columns, parts) in new.items()
+        if table in old
+    }
+    assert NEW | {"deadletter_dead_origin"} <= set(added["deadletter_message"])
+    assert "deadletter_message_source" in old["deadletter_message"][1]
+    assert {"payload_after", "payload_before", "deadletter_audit_payloads"} <= set(
+        added["deadletter_audit"]
+    )
+    assert new.keys() - old.keys() == {"deadletter_worker_death"}
 
 
 @pytest.mark.postgresql_only(reason="SQLite has no lock timeout")
@@ -266,5 +308,5 @@ def test_the_indexes_of_messages_are_built_while_others_write(back_to_0012):
 
     built = [query["sql"] for query in queries if "INDEX" in query["sql"]]
     of_messages = [sql for sql in built if 'ON "deadletter_message"' in sql]
-    assert len(of_messages) == 4
+    assert len(of_messages) == 5
     assert all("CONCURRENTLY" in sql for sql in of_messages)
