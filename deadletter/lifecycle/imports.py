@@ -34,6 +34,9 @@ HISTORY_SIZE = 1_048_576
 _LARGEST = 2**63 - 1
 #: Bits that stages have; FAILED is cleared by an import as by a retry.
 _STAGES = 0x7FFF
+#: What an attempt in a history says.
+_TEXTS = ("at", "worker", "error", "traceback", "exception", "frame")
+_NUMBERS = ("attempt", "reason", "seconds")
 #: What belongs to an instance, which is not imported with it.
 _OF_INSTANCES = ("instance", "execution_id", "activity_id")
 
@@ -260,12 +263,22 @@ def _history(value: object) -> str:
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         raise MessageRejected("history", f"expected a list of objects, got {shown(value)}")
     entries = [dict(entry) for entry in value[-HISTORY_LIMIT:]]
-    for entry in entries:
+    for place, entry in enumerate(entries):
+        _check_entry(f"history[{place}]", entry)
         if "original_payload" in entry and not isinstance(entry["original_payload"], str):
             # Exports show it decoded; it is kept as the text that it was.
             original = accept(entry["original_payload"], field="history", limit=HISTORY_SIZE)
             entry["original_payload"] = original
     return accept(entries, field="history", limit=HISTORY_SIZE)
+
+
+def _check_entry(field: str, entry: Mapping[str, Any]) -> None:
+    """A death takes its cause from the last attempt, and pages show them all."""
+    for kind, names, types in (("text", _TEXTS, str), ("a number", _NUMBERS, int | float)):
+        for name in names:
+            value = entry.get(name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, types)):
+                raise MessageRejected(f"{field}.{name}", f"expected {kind}, got {shown(value)}")
 
 
 def _moment(value: object) -> datetime | None:

@@ -275,8 +275,8 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
                 attempts=_first_of(wanted[row[0]].attempts, row[4]),
                 last_reason=reason,
                 error=_lost_text(lost[row[0]]) if is_lost else row[6],
-                exception=None if is_lost else row[7],
-                frame=None if is_lost else row[8],
+                exception=None if is_lost else _text(row[7]),
+                frame=None if is_lost else _text(row[8]),
                 queue=row[11],
                 max_attempts=row[12],
                 stream_policy=row[13],
@@ -287,8 +287,8 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
                 activity_id=row[19],
                 is_moved=bool(row[20]),
                 first_group=row[21],
-                first_exception=row[22],
-                first_frame=row[23],
+                first_exception=_text(row[22]),
+                first_frame=_text(row[23]),
             )
         )
         if row[14] == "broken":
@@ -306,6 +306,11 @@ def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
 
 def _first_of(given: int | None, stored: int) -> int:
     return stored if given is None else given
+
+
+def _text(value: Any) -> str | None:
+    """What a history holds may be damaged, and SQLite gives it with the type that it has."""
+    return None if value is None else str(value)
 
 
 def _lost_text(worker: str | None) -> str:

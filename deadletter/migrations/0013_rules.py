@@ -17,7 +17,13 @@ from django.core.validators import MaxValueValidator
 from django.db import migrations, models
 
 from ..models.fields import JSONFact
-from ._busy_table import AddColumns, CreateIndexes, DropIndexes, InOneTransaction
+from ._busy_table import (
+    AddColumns,
+    CreateIndexes,
+    DropIndexes,
+    ForgetOrigins,
+    InOneTransaction,
+)
 
 
 class Migration(migrations.Migration):
@@ -125,6 +131,8 @@ class Migration(migrations.Migration):
                 ),
             ],
         ),
+        ForgetOrigins("poisonrecord"),
+        ForgetOrigins("message"),
         InOneTransaction(
             [
                 migrations.AddField(

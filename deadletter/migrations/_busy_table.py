@@ -209,6 +209,51 @@ class DropIndexes(_Indexes):
         return f"Drop {self._names()} of {self.model_name}"
 
 
+class ForgetOrigins(Operation):
+    """
+    On the way back, take the ids of other systems from imported messages.
+
+    An older release takes them for ids of its own, each of which a queue has once.
+    """
+
+    reversible = True
+    reduces_to_sql = False
+
+    def __init__(self, model_name: str) -> None:
+        self.model_name = model_name
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        pass
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        pass
+
+    def database_backwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        model: Any = from_state.apps.get_model(app_label, self.model_name)
+        alias = schema_editor.connection.alias
+        if not self.allow_migrate_model(alias, model):
+            return
+        # It may have been interrupted after the column was dropped.
+        if "origin" in _columns(schema_editor, model._meta.db_table):
+            rows = model._base_manager.using(alias).filter(origin__isnull=False)
+            rows.update(source_id=None)
+
+    def describe(self) -> str:
+        return f"Forget the origins of {self.model_name} on the way back"
+
+
 class InOneTransaction(SeparateDatabaseAndState):
     """
     Operations on small tables that are done together, without making others wait for long.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from io import StringIO
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 
 from deadletter import FailureReason, Status, operations, send
@@ -264,3 +266,23 @@ def test_discard_deletes_with_an_error_that_names_the_message(
     assert counts() == {"active": 1}
     [error] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert f"discarded message mail {doomed.id} of queue default" in error
+
+
+@pytest.mark.parametrize("value", [5, [1], {"a": 1}, True, 1.5])
+@pytest.mark.parametrize("place", ["default", "dead"])
+def test_a_damaged_history_does_not_keep_a_message_from_dying(clock, dead, value, place):
+    message = send("mail")
+    if place == "dead":
+        operations.poison([message.pk], why="a test")
+        message = Message.objects.get()
+        Message.objects.update(death={**message.death, "exception": value, "frame": value})
+    facts = dict.fromkeys(("exception", "frame", "error", "traceback", "at", "attempt"), value)
+    Message.objects.update(history=[facts])
+
+    assert operations.poison([message.pk], why="a test").done == [message.pk]
+
+    left = PoisonRecord.objects.get() if place == "dead" else Message.objects.get()
+    options = [str(left.pk)] if place == "dead" else ["--message", str(left.pk)]
+    out = StringIO()
+    call_command("deadletter", "show", *options, "--full", stdout=out, stderr=out)
+    assert str(left.pk) in out.getvalue()

@@ -10,9 +10,10 @@ from django.db import IntegrityError, OperationalError, connection, connections,
 from django.db.migrations.recorder import MigrationRecorder
 from django.test.utils import CaptureQueriesContext
 
-from deadletter import send
+from deadletter import operations, send
 from deadletter.lifecycle import Failure, claim, complete, fail, release
 from deadletter.models import Message, Queue
+from deadletter.operations import import_messages
 
 ALIAS = "second"
 TABLES = {"deadletter_message", "deadletter_poison", "deadletter_queue"}
@@ -216,6 +217,26 @@ def test_the_columns_of_the_rules_come_and_go_with_rows_in_place(back_to_0012):
     added = [new.keys() - old.keys() for old, new in zip(before, after, strict=True)]
     assert added == [NEW, NEW_OF_POISON]
     assert all(new[name] is None for names, new in zip(added, after, strict=True) for name in names)
+
+
+def test_imported_messages_are_not_in_the_way_back(transactional_db):
+    rows = [{"message_id": 7, "name": "mail", "payload": None}]
+    for origin in ("x", "y"):
+        import_messages(rows, origin=origin, queue="default")
+    operations.poison(list(Message.objects.values_list("pk", flat=True)[:1]), why="a test")
+    import_messages(rows, origin="z", queue="default")
+    try:
+        call_command("migrate", "deadletter", "0012", verbosity=0)
+        with connection.cursor() as cursor:
+            found = []
+            for table in ("deadletter_message", "deadletter_poison"):
+                cursor.execute(f"SELECT source_id FROM {table}")
+                found += cursor.fetchall()
+    finally:
+        call_command("migrate", "deadletter", verbosity=0)
+
+    # An older release would take the id for the one that a message had in another queue.
+    assert found == [(None,)] * 3
 
 
 RULES = importlib.import_module("deadletter.migrations.0013_rules").Migration

@@ -242,7 +242,8 @@ def _attempts(row: PoisonRecord | Message, hide: bool, full: bool, limit: int) -
         if "original_payload" in entry:
             lines += ["    the payload before", *_pretty(entry["original_payload"], False, limit)]
         if entry.get("traceback") and (full or place == len(entries)):
-            lines += paragraph(entry["traceback"].rstrip(), indent="    ", limit=max(limit, 16_384))
+            traceback = str(entry["traceback"]).rstrip()
+            lines += paragraph(traceback, indent="    ", limit=max(limit, 16_384))
     return lines
 
 
