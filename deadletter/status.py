@@ -23,7 +23,7 @@ class Status(enum.IntFlag):
     STORED = 1
     EVENT_STORED = 2
     PUBLISHED = 4
-    #: Waiting for its retry after a failure; cleared only by an operator's retry.
+    #: Waiting for its retry after a failure; cleared by an operator's retry and by a stage.
     FAILED = 1 << 15
 
 
