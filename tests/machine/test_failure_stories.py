@@ -1,4 +1,4 @@
-"""Stories of one message: failures, lost leases, unknown names, stages. A model says when it dies."""
+"""Stories of one message: failures, lost leases, unknown names, stages. A model says its end."""
 
 from __future__ import annotations
 
