@@ -293,9 +293,15 @@ def _unregistered() -> Iterator[Mutation]:
     for what, before, after, test in (
         (
             "put off for a worker of another queue",
-            "suspect.queue in queues and _can_handle(",
-            "_can_handle(",
+            "served.count(suspect.queue, is_dead_queue=is_dead_queue)",
+            "True",
             "test_a_worker_that_could_not_get_it_saves_nothing",
+        ),
+        (
+            "put off for a worker whose pattern names a dead queue",
+            "is_dead_queue = suspect.queue in self._dead_queues",
+            "is_dead_queue = False",
+            "test_a_worker_that_serves_a_queue_by_pattern_may_know_it",
         ),
         (
             "put off for a worker that is gone",
@@ -311,8 +317,8 @@ def _unregistered() -> Iterator[Mutation]:
         ),
         (
             "give up what another worker knows",
-            "for queues, handlers in self._workers",
-            "for queues, handlers in []",
+            "for served, handlers in self._workers",
+            "for served, handlers in []",
             "test_beyond_the_limit_it_is_put_off_while_another_worker_knows_it",
         ),
         (
