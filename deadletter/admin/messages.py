@@ -139,12 +139,6 @@ class MessageAdmin(ReadOnlyAdmin):
             found = (*found, "shown_death")
         return self._allowed(request, found)
 
-    def get_actions(self, request: HttpRequest) -> Any:
-        found = super().get_actions(request)
-        if not is_dead_list(request):
-            found.pop("retry_dead", None)
-        return found
-
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
@@ -188,7 +182,8 @@ class MessageAdmin(ReadOnlyAdmin):
         return may(self, request, ACTS["retry-now"])
 
     def has_retry_dead_permission(self, request: HttpRequest) -> bool:
-        return may(self, request, ACTS["retry-dead"])
+        # Where nothing has died it is no choice: the list of actions asks here.
+        return may(self, request, ACTS["retry-dead"]) and is_dead_list(request)
 
     def has_release_permission(self, request: HttpRequest) -> bool:
         return may(self, request, ACTS["release"])

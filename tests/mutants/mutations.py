@@ -298,6 +298,12 @@ def _unregistered() -> Iterator[Mutation]:
             "test_a_worker_that_could_not_get_it_saves_nothing",
         ),
         (
+            "put off for a worker whose pattern names a dead queue",
+            "is_dead_queue = suspect.queue in self._dead_queues",
+            "is_dead_queue = False",
+            "test_a_worker_that_serves_a_queue_by_pattern_may_know_it",
+        ),
+        (
             "put off for a worker that is gone",
             "alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)",
             "alive = rows.all()",
