@@ -217,3 +217,12 @@ def test_what_lies_in_a_paused_dead_queue_waits_for_nothing(admin_client, buried
     assert html.count("the card 4111 was refused") == html.count("died in default of") + html.count(
         '<pre class="dl-text">the card 4111'
     )
+
+
+def test_a_group_without_records_leads_to_its_way_back(admin_client, login, buried) -> None:
+    def text(browser: Client) -> str:
+        return str(browser.get(url("poisonrecord")).content.decode())
+
+    button = f'<a class="button" href="{url("message")}?group={buried[0].fingerprint}">'
+    assert button in text(admin_client)
+    assert button not in text(login("view_poisonrecord", "view_message"))
