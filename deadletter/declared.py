@@ -56,9 +56,9 @@ def _create(name: str, policy: dict[str, Any], using: str) -> None:
 
 
 def _has_table(apps: Apps) -> bool:
-    """Migrated back to zero, there is no table to fill."""
+    """Migrated back to zero there is no table to fill, and to an older schema not with this one."""
     try:
-        apps.get_model("deadletter", "Queue")
+        found = apps.get_model("deadletter", "Queue")
     except LookupError:
         return False
-    return True
+    return {field.name for field in found._meta.fields} == {f.name for f in Queue._meta.fields}

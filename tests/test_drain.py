@@ -464,3 +464,16 @@ def test_a_message_without_a_handler_is_no_error_of_one(handles) -> None:
     send("nobody.knows")
 
     assert testing.drain(raise_errors=True).deferred == 1
+
+
+def test_a_stage_that_is_refused_is_a_failure_of_the_attempt(handles) -> None:
+    def ship(message: Any) -> None:
+        message.stage = 8  # past next_stage, which would refuse it
+
+    handles("ship", ship)
+    send("ship")
+
+    assert testing.drain().failed == 1
+    row = Message.objects.get()
+    assert (row.lease_token, row.attempts) == (None, 1)
+    assert "its next stage was refused" in row.error

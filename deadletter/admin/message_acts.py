@@ -166,7 +166,7 @@ def _poison_says(messages: Sequence[Message]) -> list[str]:
         name = message.queue.name
         queues[name] = (message.queue, queues.get(name, (None, 0))[1] + 1)
     says = [_poison_goes(queue, n) for queue, n in queues.values()]
-    if any(m.stream is not None and m.queue.stream_policy == StreamPolicy.HALT for m in messages):
+    if any(m.stream is not None and _halts(m.queue) for m in messages):
         says.append(
             gettext(
                 "Where the queue's stream policy is halt, the stream stands still from then on, "
@@ -181,6 +181,11 @@ def _poison_says(messages: Sequence[Message]) -> list[str]:
             )
         )
     return says
+
+
+def _halts(queue: Queue) -> bool:
+    """Whether a death stops its stream: only a poison record can."""
+    return queue.stream_policy == StreamPolicy.HALT and queue.on_poison == OnPoison.QUARANTINE
 
 
 def _poison_goes(queue: Queue, n: int) -> str:

@@ -92,6 +92,10 @@ def retry_messages(
         piece = wanted[first : first + PIECE]
         rows = PoisonRecord.objects.using(alias).filter(message_id__in=piece)
         dead |= dict(rows.values_list("pk", "message_id"))
+        # What was moved to a dead queue and died there again is known by its first id as well.
+        rows = PoisonRecord.objects.using(alias).filter(source_id__in=piece, origin=None)
+        again = rows.filter(moved_at__isnull=False).exclude(pk__in=dead)
+        dead |= {pk: id for pk, id in again.values_list("pk", "source_id") if id is not None}
     buried = set(dead.values())
     there = moved([id for id in wanted if id not in buried], using=alias)
     # Two ids of one message are one message.

@@ -9,7 +9,7 @@ from ..lifecycle import Claimed, ClaimRequest, Failure, Release, WorkBatch, proc
 from .caller import Caller
 from .executor import Overtaken, Report, execute
 from .registry import Registry, registry
-from .tally import Reports, Tally
+from .tally import Reports, Tally, fail_refused
 
 
 def drain(
@@ -41,11 +41,16 @@ def drain(
             using=using,
         )
         reports.count(claimed, tally)
+        done = reports.completions
         if ending is not None:
             raise ending
         if not claimed.messages and not claimed.poisoned and not reports:
             return tally
-        reports = Reports()
+        refused, reports = set(claimed.refused), Reports()
+        for item in done:
+            if item.id in refused:
+                handler = handlers.get(item.message.name) if item.message else None
+                reports.add(fail_refused(item, claimed, handler))
         ending = _handle(claimed, handlers, using, reports, raise_errors=raise_errors)
 
 

@@ -7,10 +7,9 @@ import random
 from collections.abc import Sequence
 from time import monotonic
 
-from ..lifecycle import Failure, Refused, Release, WorkBatch
+from ..lifecycle import Failure, Release, WorkBatch
 from ..logs import event, is_detailed
 from ..models import Message
-from ..status import FailureReason
 from .backlog import Backlog
 from .breaker import Breakers
 from .executor import Report, Settled
@@ -19,7 +18,7 @@ from .holding import Holding, Holdings
 from .leases import Leases
 from .observer import Observer
 from .registry import Handler
-from .tally import Reports, Tally
+from .tally import Reports, Tally, fail_refused
 
 
 class Reporting:
@@ -144,30 +143,8 @@ class Reporting:
     def _fail_refused(self, reports: Reports, batch: WorkBatch) -> None:
         """A stage that cannot be is a failure of its attempt, or the message would run for ever."""
         for item in reports.completions:
-            outcome = batch.outcomes[item.id]
-            why = outcome.why if isinstance(outcome, Refused) else ""
             held = self._holdings.get(item.id)
-            handler = None if held is None else held.handler
-            event(
-                logging.ERROR,
-                "stage_refused",
-                "the stage that the handler of message {name} {message_id} asked for is refused, "
-                "and its attempt failed: {error}",
-                name=held.message.name if held else "",
-                message_id=item.id,
-                error=why,
-            )
-            self.reports.add(
-                Failure(
-                    item.id,
-                    error=f"its next stage was refused: {why}",
-                    reason=FailureReason.HANDLER_EXCEPTION,
-                    seconds=item.seconds,
-                    token=item.token,
-                    message=item.message,
-                    policy=None if handler is None else handler.policy,
-                )
-            )
+            self.reports.add(fail_refused(item, batch, None if held is None else held.handler))
 
     def forget_claimed_anew(self, batch: WorkBatch) -> None:
         """What waited here lost its lease, and this very process has claimed the message again."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..lifecycle import Completion, Failure, Poisoned, Refused, Release, Staged, WorkBatch
 from ..lifecycle.stages import unpublished
+from ..logs import event
+from ..status import FailureReason
 from .deferring import say_deferred
 from .executor import Overtaken, Settled
+from .registry import Handler
 
 
 @dataclass
@@ -141,3 +145,27 @@ def _kept(reports: Sequence[Completion | Release], lost: set[int]) -> int:
     if not lost:
         return len(reports)
     return sum(report.id not in lost for report in reports)
+
+
+def fail_refused(item: Completion, batch: WorkBatch, handler: Handler | None) -> Failure:
+    """Make a failure of an attempt whose stage was refused, and say so in the log."""
+    outcome = batch.outcomes[item.id]
+    why = outcome.why if isinstance(outcome, Refused) else ""
+    event(
+        logging.ERROR,
+        "stage_refused",
+        "the stage that the handler of message {name} {message_id} asked for is refused, "
+        "and its attempt failed: {error}",
+        name=item.message.name if item.message else "",
+        message_id=item.id,
+        error=why,
+    )
+    return Failure(
+        item.id,
+        error=f"its next stage was refused: {why}",
+        reason=FailureReason.HANDLER_EXCEPTION,
+        seconds=item.seconds,
+        token=item.token,
+        message=item.message,
+        policy=None if handler is None else handler.policy,
+    )

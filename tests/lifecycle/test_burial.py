@@ -377,6 +377,17 @@ class TestByMessageId:
         assert len(found.retried) == 2
         assert set(Message.objects.values_list("id", flat=True)) == {first.id, second.id}
 
+    def test_the_first_id_leads_to_what_died_again_in_the_dead_queue(self, clock, dead):
+        message = send("mail")
+        die(message)
+        copy = moved(message)
+        die(copy, queue="dead")
+
+        found = operations.retry_messages([message.id])
+
+        assert (found.retried, found.missing) == ([message.id], [])
+        assert Message.objects.get().id == copy.id
+
     def test_all_of_a_dead_queue_go_back(self, clock, policy, dead):
         policy("other", on_poison="dead_queue", dead_queue=dead)
         here, there = send("mail"), send("bill", queue="other")

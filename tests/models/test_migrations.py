@@ -331,3 +331,17 @@ def test_the_indexes_of_messages_are_built_while_others_write(back_to_0012):
     of_messages = [sql for sql in built if 'ON "deadletter_message"' in sql]
     assert len(of_messages) == 5
     assert all("CONCURRENTLY" in sql for sql in of_messages)
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", ALIAS])
+def test_an_empty_database_can_be_migrated_to_an_older_schema():
+    """Queues that the settings declare are made by the schema of this code, at its end."""
+    try:
+        call_command("migrate", "deadletter", "zero", database=ALIAS, verbosity=0)
+        call_command("migrate", "deadletter", "0012", database=ALIAS, verbosity=0)
+        before = tables()
+    finally:
+        call_command("migrate", "deadletter", database=ALIAS, verbosity=0)
+
+    assert before >= TABLES
+    assert Queue.objects.using(ALIAS).filter(name="default").exists()
