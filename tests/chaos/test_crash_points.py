@@ -33,7 +33,7 @@ OF_A_MESSAGE = {
     "handler.returned": "chaos.culprit",
     "atomic.completed": "chaos.effect",
     "renew.extended": "chaos.work",
-    "stage.recorded": "chaos.staged",
+    "stage.recorded": "chaos.recording",
 }
 #: Points that only a message passes which takes its time.
 SLOW = {"renew.extended": "slow", "stage.recorded": "recording"}
@@ -70,7 +70,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     # Until its lease must be renewed.
     "slow": {"sleep": 0.75},
     # Until what it has done is written.
-    "recording": {"name": "chaos.staged", "sleep": 0.75},
+    "recording": {"name": "chaos.recording", "sleep": 0.75},
 }
 
 
