@@ -63,8 +63,6 @@ def effect(message: Any) -> None:
         time.sleep(order.get("sleep", 0))
 
 
-# Two names: a death at the writing of the flag is to be that of the slow one.
-@handler("chaos.recording")
 @handler("chaos.staged")
 def staged(message: Any) -> None:
     """Finish a stage, and the message next time; while it sleeps its worker writes a flag."""

@@ -33,7 +33,7 @@ OF_A_MESSAGE = {
     "handler.returned": "chaos.culprit",
     "atomic.completed": "chaos.effect",
     "renew.extended": "chaos.work",
-    "stage.recorded": "chaos.recording",
+    "stage.recorded": "chaos.staged",
 }
 #: Points that only a message passes which takes its time.
 SLOW = {"renew.extended": "slow", "stage.recorded": "recording"}
@@ -70,7 +70,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     # Until its lease must be renewed.
     "slow": {"sleep": 0.75},
     # Until what it has done is written.
-    "recording": {"name": "chaos.recording", "sleep": 0.75},
+    "recording": {"name": "chaos.staged", "sleep": 0.75},
 }
 
 
@@ -81,6 +81,8 @@ class Theatre:
         self.directory = directory
         self.start = start
         self.rounds = 0
+        #: What is not sent: it could pass a point that only another one is to pass.
+        self.left_out: set[str] = set()
 
     def send(self, tag: str, name: str = "chaos.work", **options: Any) -> int:
         stream = options.pop("stream", None)
@@ -93,7 +95,7 @@ class Theatre:
         """Send something for every point: streams, failures, a death, an effect, a long handler."""
         self.rounds += 1
         for tag, options in MESSAGES.items():
-            if tag not in SLOW.values() or tag == slow:
+            if (tag not in SLOW.values() or tag == slow) and tag not in self.left_out:
                 self.send(f"{tag} {self.rounds}", **options)
 
     def lines(self) -> list[Line]:
@@ -170,6 +172,8 @@ def test_a_worker_that_dies_once_harms_nobody(theatre: Theatre, point: str):
 
 @pytest.mark.parametrize("point", OF_A_WORKER)
 def test_a_worker_that_dies_always_harms_only_the_message_it_dies_of(theatre: Theatre, point: str):
+    if point == "stage.recorded":
+        theatre.left_out = {"staged"}
     theatre.fill(slow=SLOW.get(point))
     bound = point in OF_A_MESSAGE
     crash = {"DEADLETTER_CRASH_AT": point, "DEADLETTER_CRASH_IN": "children"}
