@@ -68,6 +68,8 @@ def test_a_notification_makes_an_idle_worker_look_for_new_levels(
 ):
     monkeypatch.setattr(exchange, "WHOLE_LOOK", 10_000.0)
     monkeypatch.setattr(exchange, "REST", 1e9)
+    # On a quick machine messages within a few milliseconds would share a notification.
+    monkeypatch.setattr("deadletter.lifecycle.notify.INTERVAL", 0.0)
     handled = {priority: threading.Event() for priority in (3, -50, 100)}
     handles("job", lambda message: handled[message.payload].set())
 
