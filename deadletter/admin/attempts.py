@@ -1,4 +1,4 @@
-"""How often were the messages tried that failed and are not done, and of what did they fail?"""
+"""Filters of failed messages: by their number of attempts and by the reason of their failure."""
 
 from __future__ import annotations
 

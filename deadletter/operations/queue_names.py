@@ -1,4 +1,4 @@
-"""Which queues does a name or a pattern mean?"""
+"""Queues that a name or a pattern stands for."""
 
 from __future__ import annotations
 
