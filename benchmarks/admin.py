@@ -105,7 +105,7 @@ def prepare(options: argparse.Namespace) -> None:
     from django.core.management import call_command
     from django.db import connection
 
-    from deadletter.lifecycle.sweep import _MINUTES_KEPT
+    from deadletter.lifecycle.sweeps import _MINUTES_KEPT
     from deadletter.models import Queue
 
     settings.ALLOWED_HOSTS = ["testserver"]

@@ -10,15 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .events import (
-    ActivityCompleted,
-    ActivityFailed,
-    ChildCompleted,
-    ChildFailed,
-    Raised,
-    Started,
-    TimerFired,
-)
+from .error_details import ErrorDetails
 from .exceptions import (
     DeadletterError,
     InstanceNotRunning,
@@ -31,7 +23,15 @@ from .exceptions import (
     Retry,
     UnknownQueue,
 )
-from .failures import ErrorDetails
+from .instance_events import (
+    ActivityCompleted,
+    ActivityFailed,
+    ChildCompleted,
+    ChildFailed,
+    Raised,
+    Started,
+    TimerFired,
+)
 from .status import FailureReason, Status
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
 from .durations import as_timedelta
-from .failures import shown
+from .error_details import shown
 
 #: Each queue by itself, where a rule counts; without a queue, all of them are counted together.
 EACH = "*"

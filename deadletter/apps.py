@@ -18,10 +18,7 @@ class DeadletterConfig(AppConfig):
     def ready(self) -> None:
         from . import checks  # noqa: F401 - registers them
         from .declared import create_declared_queues
-        from .lifecycle import (
-            enqueue,
-            policies,  # noqa: F401 - hears of edited queues
-        )
+        from .lifecycle import enqueue, policy_edits  # noqa: F401 - hears of edited queues
 
         post_migrate.connect(create_declared_queues, sender=self)
         enqueue.hear_names = _check_names

@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from django.utils.dateparse import parse_duration
 
-from .failures import shown
+from .error_details import shown
 
 Duration = timedelta | float | int | str
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from django.db import OperationalError
 
 from .durations import as_timedelta
-from .failures import shown
+from .error_details import shown
 
 
 class DeadletterError(Exception):

@@ -16,7 +16,7 @@ from typing import Any
 
 from .backoff import Backoff
 from .durations import as_timedelta
-from .failures import shown
+from .error_details import shown
 from .status import FailureReason
 
 #: Says "the level below decides", where None means "no limit" or "no cooldown".

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import instances
-from .alerts import delivery, notices
+from .alerts import delivery, notice
 from .lifecycle import Claimed
 from .operations import bulk
 from .worker.registry import handler
@@ -16,7 +16,7 @@ def carry_on(message: Claimed) -> None:
 
 
 @handler(
-    notices.NAME,
+    notice.NAME,
     timeout=delivery.TIMEOUT,
     max_attempts=delivery.ATTEMPTS,
     backoff_base=delivery.BASE,

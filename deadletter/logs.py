@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from . import tracing
-from .failures import describe, printable
-from .pen import Pen
+from .error_details import describe, printable
+from .log_writer import Pen
 
 logger = logging.getLogger("deadletter")
 

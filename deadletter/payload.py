@@ -13,8 +13,8 @@ from uuid import UUID
 from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.functional import Promise
 
+from .error_details import printable
 from .exceptions import PayloadRejected, Undecodable
-from .failures import printable
 
 #: Bytes of compact UTF-8 JSON.
 SIZE_LIMIT = 256 * 1024

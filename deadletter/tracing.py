@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import deadletter
 
+from .error_details import Description, describe
 from .exceptions import Undecodable
-from .failures import Description, describe
 
 try:
     from opentelemetry import trace

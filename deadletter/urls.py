@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from django.urls import path
 
-from .health_view import health
 from .metrics.view import metrics
+from .views import health
 
 app_name = "deadletter"
 urlpatterns = [

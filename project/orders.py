@@ -25,7 +25,7 @@ from deadletter import (
 )
 
 if TYPE_CHECKING:
-    from deadletter.events import Event
+    from deadletter.instance_events import Event
     from deadletter.lifecycle import Claimed
 
 #: Seconds an order waits to be approved before it goes on without.

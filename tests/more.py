@@ -34,7 +34,7 @@ PAIRS = ("3.11", "3.12", "3.13")
 
 #: Tests whose verdict can depend on the version of the server, in pieces of a few minutes.
 NEAR_DATABASE = {
-    "plans": ("tests/plans", "tests/admin/test_dashboard_plans.py"),
+    "plans": ("tests/plans", "tests/admin/dashboard/test_plans.py"),
     "lifecycle": ("tests/lifecycle", "tests/models"),
     "races": ("tests/races", "tests/machine"),
     "operations": ("tests/operations", "tests/hostile", "tests/commands"),

@@ -32,7 +32,7 @@ def found(settings, value) -> list[tuple[str, str]]:
         {"QUEUES": {"mail": {"dead_queue": "default"}}},
         {"PERMANENT_REASONS": [FailureReason.VALIDATION_FAILURE, 5]},
         {"STREAM_CAP": 1, "PAYLOAD_LIMIT": 1, "UNREGISTERED_BASE": 0.5, "UNREGISTERED_CAP": 5},
-        {"CLASSIFY": "tests.worker.test_classify.by_hand"},
+        {"CLASSIFY": "tests.worker.test_failure.by_hand"},
         {"CLASSIFY": None},
     ],
     ids=str,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deadletter import Permanent, events, testing
+from deadletter import Permanent, instance_events, testing
 from deadletter.instances import Run, flows
 from deadletter.models import Instance, InstanceStatus
 from deadletter.worker.registry import registry
@@ -71,10 +71,10 @@ def test_the_sample_can_be_withdrawn(shop) -> None:
 def test_every_event_is_described() -> None:
     listed = {names(row[0])[0].split("(")[0] for row in table(PAGE, "event")}
 
-    assert listed == {kind.__name__ for kind in events.KINDS.values()}
+    assert listed == {kind.__name__ for kind in instance_events.KINDS.values()}
     for row in table(PAGE, "event"):
         name, _, fields = names(row[0])[0].rstrip(")").partition("(")
-        real = getattr(events, name).__dataclass_fields__
+        real = getattr(instance_events, name).__dataclass_fields__
         assert [field.strip() for field in fields.split(",")] == list(real)
 
 

@@ -261,7 +261,7 @@ def test_a_transaction_left_open_is_an_error_of_the_span(
     assert testing.drain().failed == 1
 
     [span] = traces.named("process mail")
-    assert str(span.status.description).startswith("deadletter.worker.executor.TransactionLeftOpen")
+    assert str(span.status.description).startswith("deadletter.worker.execute.TransactionLeftOpen")
 
 
 @pytest.mark.parametrize(

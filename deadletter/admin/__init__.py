@@ -5,9 +5,9 @@ from __future__ import annotations
 from .alerts import AlertAdmin
 from .audits import AuditEntryAdmin
 from .counters import CountAdmin
-from .instances import InstanceAdmin
-from .messages import MessageAdmin
-from .poison import PoisonRecordAdmin
+from .instances.admin import InstanceAdmin
+from .messages.admin import MessageAdmin
+from .poison.admin import PoisonRecordAdmin
 from .queues import QueueAdmin
 from .workers import BreakerAdmin, WorkerProcessAdmin
 

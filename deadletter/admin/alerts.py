@@ -17,11 +17,11 @@ from ..alerts.current import left_of
 from ..alerts.links import page_of
 from ..alerts.wording import quiet
 from ..models import Alert
+from .base import ReadOnlyAdmin
 from .counts import IN_A_LIST, Capped
 from .error_text import hidden_text
-from .links import link
-from .readonly import ReadOnlyAdmin
-from .showing import show_text
+from .render import show_text
+from .urls import link
 
 
 class StateFilter(admin.SimpleListFilter):

@@ -14,13 +14,13 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..failures import printable
+from ..error_details import printable
 from ..models import Act, AuditedMessage, AuditEntry
-from ..operations.outcomes import attach_outcomes, outcomes_of, settle_rows
-from .links import link
+from ..operations.retry_outcomes import attach_outcomes, outcomes_of, settle_rows
+from .base import ReadOnlyAdmin, as_id
 from .payloads import show_edit
-from .readonly import ReadOnlyAdmin, as_id
-from .showing import show_text
+from .render import show_text
+from .urls import link
 
 #: Latest entries among which the names of people are looked for; nobody else is offered to choose.
 RECENT = 1_000

@@ -22,8 +22,8 @@ from .. import clock
 from ..models import NO_REASON, Count, Span
 from ..operations.series import HOUR, WINDOWS
 from ..status import FailureReason
-from .readonly import QueueFilter
-from .showing import reason_name
+from .base import QueueFilter
+from .render import reason_name
 
 #: Columns that count something.
 COUNTED = ("sent", "completed", "failed", "deferred", "poisoned", "retried", "removed")

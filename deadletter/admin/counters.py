@@ -15,7 +15,8 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext_lazy as _
 
 from ..models import NO_REASON, Count, Span
-from ..visible import visible
+from ..text import visible
+from .base import ReadOnlyAdmin
 from .counter_filters import (
     COUNTED,
     CountedQueueFilter,
@@ -24,8 +25,7 @@ from .counter_filters import (
     TimeFilter,
     WhatFilter,
 )
-from .readonly import ReadOnlyAdmin
-from .showing import reason_name
+from .render import reason_name
 
 #: Rows added up; of more than these there is no sum. A week of 250 busy names has fewer.
 SUMMED = 200_000

@@ -14,7 +14,7 @@ from .. import operations
 from ..exceptions import UnknownQueue
 from ..models import Queue, State
 from .confirm import Question, Subject, answered_why, ask, came_from, log_act
-from .links import link
+from .urls import link
 
 
 def rows_url(model_admin: Any, queue: Queue, state: str) -> str:

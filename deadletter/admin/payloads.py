@@ -14,10 +14,10 @@ from ..exceptions import Undecodable
 from ..models import Damaged
 from ..operations import diff
 from ..operations.hidden_values import HiddenValueMoved, has_marker, restore, same
-from ..operations.redact import HIDDEN, redact
+from ..operations.redaction import HIDDEN, redact
 from ..payload import decode
-from ..visible import visible
-from .showing import stored_text
+from ..text import visible
+from .render import stored_text
 
 #: Bytes of a value on a page; the rest can be downloaded.
 SHOWN = 64 * 1024

@@ -21,12 +21,12 @@ from .. import clock, operations
 from ..models import Message, PoisonRecord
 from ..operations import HeldStream
 from ..operations.streams import COUNTED
-from .acting import act_url, may
 from .confirm import Question, Subject, answered_why, ask, came_from, log_act
 from .counts import Capped
 from .error_text import may_read_errors
-from .links import link
-from .message_acts import ACTS, REMOVE, RETRY
+from .messages.act_view import act_url, may
+from .messages.actions import ACTS, REMOVE, RETRY
+from .urls import link
 
 #: Streams on the page.
 SHOWN = 25

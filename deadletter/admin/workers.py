@@ -19,10 +19,10 @@ from django.utils.translation import gettext_lazy as _
 from .. import clock
 from ..models import Breaker, WorkerDeath, WorkerProcess
 from ..times import ago
+from .base import ReadOnlyAdmin
 from .error_text import hidden_text
-from .links import link, to_messages
-from .readonly import ReadOnlyAdmin
-from .showing import show_text
+from .render import show_text
+from .urls import link, to_messages
 
 #: A worker says every five seconds that it is alive; after this long it counts as dead.
 ALIVE = timedelta(seconds=30)

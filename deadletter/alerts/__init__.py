@@ -7,7 +7,7 @@ what has ended, what is told), notices and wording (what is said), delivery (mai
 
 from __future__ import annotations
 
-from .deciding import Decision, decide, decide_when_due
-from .notices import send_test
+from .decisions import Decision, decide, decide_when_due
+from .notice import send_test
 
 __all__ = ["Decision", "decide", "decide_when_due", "send_test"]

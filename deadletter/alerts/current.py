@@ -21,12 +21,12 @@ from django.utils.dateparse import parse_datetime
 from .. import clock
 from ..alert_rules import AlertPolicy
 from ..conf import get_settings
-from ..failures import printable
+from ..error_details import printable
 from ..logs import event
 from ..models import Alert, Message
 from . import wording
-from .looking import COUNTED, Look, dead_letters
-from .notices import EVENTS
+from .conditions import COUNTED, Look, dead_letters
+from .notice import EVENTS
 
 _GROUP = Alert.Rule.NEW_GROUP.value
 _RATE, _DEPTH = Alert.Rule.POISON_RATE.value, Alert.Rule.POISON_DEPTH.value

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Count, Max, Min
 
 from ..models import Alert, Instance
-from .looking import MOST, Look, Observation
+from .conditions import MOST, Look, Observation
 
 #: Ids that a notice names.
 NAMED = 5

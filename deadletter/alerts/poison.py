@@ -10,7 +10,7 @@ from django.db.models import F
 
 from ..alert_rules import Rule
 from ..models import Alert
-from .looking import COUNTED, Buried, Look, Observation, about, later, newest, sample
+from .conditions import COUNTED, Buried, Look, Observation, about, later, newest, sample
 
 
 def rates(look: Look) -> Iterator[Observation]:

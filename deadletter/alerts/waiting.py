@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from ..lifecycle.internal_queue import QUEUE
 from ..lifecycle.levels import oldest_waiting
-from ..lifecycle.own import QUEUE
 from ..models import Alert, WorkerProcess
 from ..patterns import Served
-from .looking import Look, Observation
+from .conditions import Look, Observation
 
 #: A worker says every five seconds that it is alive; one not seen for this long serves nothing.
 ALIVE = timedelta(seconds=30)

@@ -17,7 +17,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.formats import number_format
 from django.utils.translation import gettext, ngettext
 
-from ..failures import printable
+from ..error_details import printable
 
 #: Characters of a subject, and of a name inside a text.
 SUBJECT, NAME = 150, 120

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from ..failures import printable
-from ..lifecycle.own import PREFIX
+from ..error_details import printable
+from ..lifecycle.internal_queue import PREFIX
 from ..models import Alert, Breaker, WorkerProcess
-from .looking import MOST, SAMPLE, Look, Observation
+from .conditions import MOST, SAMPLE, Look, Observation
 
 #: How long after its time was over a breaker counts as closed, if it was not opened again.
 CLOSED_AFTER = timedelta(minutes=5)

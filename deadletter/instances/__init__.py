@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from asgiref.sync import sync_to_async
 
-from .activity import finish_activity, fire_timer
-from .applying import TIMER
-from .asking import await_for, instance_status, raise_event, wait_for
+from .activities import finish_activity, fire_timer
 from .cancelling import cancel
+from .control import await_for, instance_status, raise_event, wait_for
+from .decisions import TIMER
 from .flows import Flow, Flows, flows, highest, orchestration
 from .run import Run, TurnEnded
-from .starting import start
-from .turn import UnknownVersion, take_turn
+from .starts import start
+from .turns import UnknownVersion, take_turn
 
 astart = sync_to_async(start)
 araise_event = sync_to_async(raise_event)

@@ -6,12 +6,13 @@ from collections.abc import Collection
 
 from django.db.models import Q
 
+from ..error_details import ErrorDetails
 from ..exceptions import InstanceNotRunning
-from ..failures import ErrorDetails
-from ..lifecycle import endings, outcomes, owners, streams
+from ..lifecycle import retry_outcomes, streams
+from ..lifecycle.instances import end, on_death
 from ..lifecycle.transaction import Stream, Transaction, in_transaction
 from ..models import Instance, InstanceStatus, Message, Queue, stream_of
-from . import door
+from . import names
 
 
 def cancel(instance: str, why: str = "", *, using: str | None = None) -> list[str]:
@@ -21,14 +22,14 @@ def cancel(instance: str, why: str = "", *, using: str | None = None) -> list[st
     Its messages that nobody is handling are removed; results of the others are ignored. A parent
     is told. Raises: InstanceNotRunning.
     """
-    id = door.instance_id(instance)
+    id = names.instance_id(instance)
     return in_transaction(lambda tx: cancelling(tx, id, why), using=using)
 
 
 def cancelling(tx: Transaction, id: str, why: str) -> list[str]:
     family, held = _hold(tx, id)
     _remove_messages(tx, family, held)
-    locked = owners.lock(tx, family)
+    locked = on_death.lock(tx, family)
     if id not in locked or not locked[id].is_running:
         raise InstanceNotRunning(id, locked[id].status if id in locked else None)
     error = ErrorDetails.Application(f"cancelled: {why}" if why else "cancelled")
@@ -36,7 +37,7 @@ def cancelling(tx: Transaction, id: str, why: str) -> list[str]:
     ended = [member for member in reversed(family) if member in locked]
     ended = [member for member in ended if locked[member].is_running]
     for member in ended:
-        endings.fail(tx, locked[member], error, cancelled=True)
+        end.fail(tx, locked[member], error, cancelled=True)
     return ended[::-1]
 
 
@@ -75,7 +76,7 @@ def _remove_messages(tx: Transaction, family: Collection[str], held: set[Stream]
     ids = list(rows.select_for_update().order_by("pk").values_list("pk", flat=True))
     if ids:
         tx.run("delete", ids=ids)
-        outcomes.mark_removed(tx, ids)
+        retry_outcomes.mark_removed(tx, ids)
         streams.wake(tx, held)
 
 

@@ -14,7 +14,7 @@ from ..durations import Duration, as_timedelta
 from ..exceptions import TwoHandlers
 
 if TYPE_CHECKING:
-    from ..events import Event
+    from ..instance_events import Event
     from .run import Run
 
     Function = Callable[[Run, Event], object]

@@ -10,12 +10,12 @@ from typing import Any
 
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
+from ..error_details import ErrorDetails
 from ..exceptions import DeadletterError
-from ..failures import ErrorDetails
 from ..models import Instance
 from ..models.instance import LONGEST_ID
 from ..payload import accept, as_stored
-from . import door
+from . import names
 
 _AT_ONCE = timedelta(0)
 
@@ -114,11 +114,11 @@ class Run:
         return self._add(
             Call(
                 activity_id=self._next,
-                name=door.name("name", name),
+                name=names.name("name", name),
                 payload=accept(payload, limit=get_settings().payload_limit),
-                queue=None if queue is None else door.name("queue", queue),
+                queue=None if queue is None else names.name("queue", queue),
                 delay=as_timedelta(delay, field="delay"),
-                priority=door.priority(priority),
+                priority=names.priority(priority),
                 headers=headers,
             )
         )
@@ -136,11 +136,11 @@ class Run:
         return self._add(
             Child(
                 activity_id=self._next,
-                name=door.name("name", name),
-                instance=door.instance_id(instance or self._child_id()),
-                input=door.checked("input", input),
-                version=None if version is None else door.version(version),
-                queue=None if queue is None else door.name("queue", queue),
+                name=names.name("name", name),
+                instance=names.instance_id(instance or self._child_id()),
+                input=names.checked("input", input),
+                version=None if version is None else names.version(version),
+                queue=None if queue is None else names.name("queue", queue),
             )
         )
 
@@ -151,7 +151,7 @@ class Run:
 
     def complete(self, output: Any = None) -> None:
         """Come to the end; a parent hears of it."""
-        self._end(Complete(output=door.checked("output", output)))
+        self._end(Complete(output=names.checked("output", output)))
 
     def fail(self, error: ErrorDetails | BaseException | str) -> None:
         """Give up, by decision: no retry brings the instance back."""
@@ -160,8 +160,8 @@ class Run:
 
     def continue_as_new(self, input: Any = None, *, version: str | None = None) -> None:
         """Begin again as the next execution, with this input and without state."""
-        given = None if version is None else door.version(version)
-        self._end(Continue(input=door.checked("input", input), version=given))
+        given = None if version is None else names.version(version)
+        self._end(Continue(input=names.checked("input", input), version=given))
 
     def handled(self) -> None:
         """Say that a failure is dealt with although nothing follows from it now."""

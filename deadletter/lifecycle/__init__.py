@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from ..exceptions import CompletionRefused, LeaseLost
 from .batch import process_batch
-from .claim import claim
+from .claims import claim
 from .enqueue import Outgoing, asend, asend_many, send, send_many
+from .failures import abandon, complete, fail, refund, release, renew
 from .quarantine import Poisoning
-from .settle import abandon, complete, fail, refund, release, renew
-from .sweep import Sweep, sweep
+from .sweeps import Sweep, sweep
 from .values import (
     Batch,
     Claimed,

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from time import monotonic
 
-from .. import points
+from .. import crash_points
 from ..exceptions import LockNotAvailable
-from . import settle, streams
-from .claim import look_ahead, new_token, take
+from . import failures as settles
+from . import streams
+from .claims import look_ahead, new_token, take
+from .failures import Outcomes
 from .held import held
 from .locks import each_free, try_lock
-from .settle import Outcomes
 from .stages import by_end, complete_stages, record_stages, unpublished
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
@@ -65,7 +66,7 @@ def process_batch(
             for item in releases
         ],
     )
-    settle.check_reports(reports.done, reports.failed)
+    settles.check_reports(reports.done, reports.failed)
 
     hint: Levels | None = None
     if not (len(reports) or progress) and claim is not None and claim.limit:
@@ -140,11 +141,11 @@ def _settle(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
         # streams in several steps could wait for each other.
         concerned = streams.concerned([*done, *stages, *failed])
         streams.lock(tx, {*concerned, *(item.id for item in back)})
-    outcomes = settle.completing(tx, done) if done else {}
+    outcomes = settles.completing(tx, done) if done else {}
     if failed:
-        outcomes |= settle.failing(tx, failed, by=worker)
+        outcomes |= settles.failing(tx, failed, by=worker)
     if back:
-        outcomes |= settle.releasing(tx, back)
+        outcomes |= settles.releasing(tx, back)
     if stages:
         # Last: a stage gives back what is left of its run, not what is reported here as well.
         outcomes |= complete_stages(tx, stages)
@@ -190,7 +191,7 @@ def _answer(
 ) -> WorkBatch:
     """Claim, in the transaction of the settles, and say what became of each report."""
     if len(reports):
-        points.reach("batch.settled")
+        crash_points.reach("batch.settled")
     taken, started = Batch(""), monotonic()
     if claim is not None and claim.limit:
         waiting = [id for id, what in outcomes.items() if isinstance(what, Scheduled)]

@@ -10,17 +10,17 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections, router
 
-from .. import clock, points, sql, tracing
+from .. import clock, crash_points, sql, tracing
 from ..conf import NAME, get_settings
 from ..durations import EARLIEST, LATEST, Duration, as_timedelta, is_readable
+from ..error_details import shown
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
-from ..failures import shown
 from ..models import Kind, Message, Queue
 from ..models.message import FIRST_PRIORITY, LAST_PRIORITY
 from ..payload import accept, as_stored
-from .counting import writer
+from .counters import writer
+from .insert import Storing, announce_sent, store_one
 from .notify import notify_after_commit
-from .storing import Storing, announce_sent, store_one
 from .transaction import UNLIMITED, Transaction, in_transaction
 
 _NOTHING = timedelta(0)
@@ -77,7 +77,7 @@ def send(
     while True:
         rows = store_one(connection, params)
         if rows:
-            points.reach("send.stored")
+            crash_points.reach("send.stored")
             if not item.delay and item.at is None:
                 notify_after_commit(alias)
             announce_sent(alias, queue, [(rows[0][0], name)])
@@ -109,7 +109,7 @@ def send_many(
     def work(tx: Transaction) -> list[int]:
         storing = Storing(alias, lambda: _queue(queue, alias))
         ids = storing.store(rows)
-        points.reach("send_many.stored")
+        crash_points.reach("send_many.stored")
         if rows:
             notify_after_commit(alias)
         if settings.DEBUG:

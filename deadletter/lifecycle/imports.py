@@ -18,15 +18,15 @@ from django.utils.dateparse import parse_datetime
 
 from ..conf import get_settings
 from ..durations import is_readable
+from ..error_details import HISTORY_LIMIT, printable, shown
 from ..exceptions import MessageRejected
-from ..failures import HISTORY_LIMIT, printable, shown
 from ..models import Kind, Message, PoisonRecord, Queue
 from ..payload import accept
 from ..status import FailureReason, Status
-from .counting import Subject
+from .counters import Subject
 from .enqueue import Outgoing, check_label, check_message
+from .insert import announce_sent
 from .notify import notify_after_commit
-from .storing import announce_sent
 from .transaction import Transaction
 
 #: Bytes of JSON that a history may have.

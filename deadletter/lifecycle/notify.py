@@ -7,7 +7,7 @@ import time
 
 from django.db import connections, transaction
 
-from .. import points
+from .. import crash_points
 
 CHANNEL = "deadletter"
 #: Seconds between two notifications of one process. A worker that was woken looks again at least
@@ -37,6 +37,6 @@ def _notify(using: str) -> None:
         if now - _last.get(using, -INTERVAL) < INTERVAL:
             return
         _last[using] = now
-    points.reach("notify.sending")
+    crash_points.reach("notify.sending")
     with connections[using].cursor() as cursor:
         cursor.execute(f"NOTIFY {CHANNEL}")

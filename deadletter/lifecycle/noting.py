@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import signals
-from ..failures import printable
+from ..error_details import printable
 from ..models import Message, Queue
 from ..sql import Row
 from ..status import FailureReason
 from .announce import announce
-from .counting import Subject
+from .counters import Subject
 from .transaction import Transaction
 from .values import Failure, Outcome, Scheduled
 

@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import points, signals
+from .. import crash_points, signals
+from ..error_details import HISTORY_LIMIT, cause_of, fingerprint, printable
 from ..failure_policy import Reached
-from ..failures import HISTORY_LIMIT, cause_of, fingerprint, printable
 from ..logs import event, flush
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
-from . import outcomes, owners, streams
+from . import retry_outcomes, streams
 from .announce import announce
-from .counting import Subject
+from .counters import Subject
+from .instances import on_death
 from .transaction import Transaction
 
 #: Bytes of the error kept with a death. The whole text is the message's, until it fails again.
@@ -101,18 +102,18 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
         )
     owned = [row.as_dead(row.instance) for row in dying if row.instance is not None]
     if owned:
-        owners.tell(tx, owned)
+        on_death.tell(tx, owned)
     if dying:
-        points.reach("quarantine.recorded")
+        crash_points.reach("quarantine.recorded")
         tx.run("delete", ids=[row.id for row in dying])
-        points.reach("quarantine.deleted")
+        crash_points.reach("quarantine.deleted")
         streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
     for row in dying:
         # What was moved to a dead queue has died there, at the move: one death, counted once.
         if not row.is_moved:
             tx.counts.add(Subject(row.queue, row.name, row.kind), "poisoned")
     poisonings = {row.id: row.poisoning() for row in dying}
-    outcomes.mark_deaths(tx, {row.id: row.group for row in dying})
+    retry_outcomes.mark_deaths(tx, {row.id: row.group for row in dying})
     _announce(tx, list(poisonings.values()), wanted)
     return poisonings
 
@@ -219,8 +220,8 @@ class _Dying:
             "frame": printable(self.frame or "")[:300],
         }
 
-    def as_dead(self, instance: str) -> owners.Dead:
-        return owners.Dead(
+    def as_dead(self, instance: str) -> on_death.Dead:
+        return on_death.Dead(
             id=self.id,
             kind=self.kind,
             name=self.name,

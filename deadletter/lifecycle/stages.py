@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from .. import points
+from .. import crash_points
 from ..logs import event
 from ..sql import Row
 from ..status import STAGE_BITS, Status
 from . import streams
-from .finish import finish
+from .completions import finish
 from .held import held
 from .transaction import Stream, Transaction
 from .values import Completed, Completion, Outcome, Progress, Refused, Released, Staged
@@ -56,7 +56,7 @@ def record_stages(tx: Transaction, progress: Iterable[Progress]) -> list[int]:
     for flags, some in by_flags.items():
         rows = tx.run("record_stages", **held(some)._asdict(), flags=flags)
         recorded += [row[0] for row in rows]
-        points.reach("stage.recorded")
+        crash_points.reach("stage.recorded")
     return recorded
 
 
@@ -71,7 +71,7 @@ def complete_stages(
     that are not the caller's. `keep_rest`: the caller gives back the rest of the runs himself.
     """
     rows = _add_flags(tx, [item for item in completions if not _problem(item)])
-    points.reach("stage.completed")
+    crash_points.reach("stage.completed")
     outcomes: dict[int, Outcome] = {row[0]: Staged(Status(row[1])) for row in rows}
     left = [item for item in completions if item.id not in outcomes]
     if left:

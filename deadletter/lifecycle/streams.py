@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .. import points
+from .. import crash_points
 from ..models import StreamPolicy
 from ..sql import Row
 from .limits import Judged, Limits
@@ -166,7 +166,7 @@ def wake(tx: Transaction, streams: Iterable[Stream]) -> list[int]:
     """Make the first parked message of each stream due if nothing in front holds it back."""
     woken = [row[0] for row in tx.run_for(streams, "wake")]
     if woken:
-        points.reach("stream.woken")
+        crash_points.reach("stream.woken")
     return woken
 
 

@@ -22,11 +22,11 @@ from django.db import (
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .. import clock, points, sql
+from .. import clock, crash_points, sql
 from ..exceptions import LockNotAvailable
 from ..models import Message
-from ..sql import kept
-from .counting import Counts
+from ..sql import prepared
+from .counters import Counts
 
 T = TypeVar("T")
 Stream = tuple[int, str]
@@ -191,12 +191,12 @@ def in_transaction(
                 before = _prepare(connection, wait, nested=nested)
                 moment = clock.transaction_time(connection, nested=nested)
                 tx = Transaction(connection, moment, is_own=not nested, wait=wait)
-                if points.is_watched() and not nested:
+                if crash_points.is_watched() and not nested:
                     # First in line: before anybody else is told of the commit.
-                    tx.after_commit(lambda: points.reach("transaction.committed"))
+                    tx.after_commit(lambda: crash_points.reach("transaction.committed"))
                 result = work(tx)
                 tx.counts.write(connection, moment)
-                points.reach("transaction.committing")
+                crash_points.reach("transaction.committing")
                 if before and not is_last:
                     configure(connection, before)
                 return result
@@ -208,8 +208,8 @@ def in_transaction(
                 raise LockNotAvailable(who, waited=wait) from error
             if nested or not left or not _passes(error):
                 raise
-            if kept.is_stale(error.__cause__):
-                kept.give_up(connection)
+            if prepared.is_stale(error.__cause__):
+                prepared.give_up(connection)
                 continue
         time.sleep(random.uniform(0, 0.05))  # noqa: S311 - spreads two racers, hides no secret
     raise AssertionError("unreachable")
@@ -375,4 +375,4 @@ def begin_writing(connection: BaseDatabaseWrapper) -> None:
 def _passes(error: Exception) -> bool:
     cause = error.__cause__
     state = getattr(cause, "sqlstate", None)
-    return state in _PASSING or kept.is_stale(cause) or "locked" in str(cause)
+    return state in _PASSING or prepared.is_stale(cause) or "locked" in str(cause)

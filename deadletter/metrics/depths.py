@@ -20,7 +20,7 @@ from ..operations import depths
 from ..operations.depths import FailedLook, waiting_depths
 from ..patterns import Served
 from ..status import Status
-from .board import OTHER
+from .process_counters import OTHER
 
 #: Messages of a queue counted in a state; a depth that reaches it may be more.
 CAP = 100_000

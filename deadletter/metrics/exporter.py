@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 from ..forks import at_fork
 from ..logs import crash, event, flush
 from ..worker import pools
-from .board import Board
+from .cache import Rows
 from .observer import BoardObserver
-from .reading import Rows
+from .process_counters import Board
 from .server import Server, listen
 
 if TYPE_CHECKING:

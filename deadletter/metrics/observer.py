@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..lifecycle import Completion, Failure, WorkBatch
-from ..lifecycle.sweep import Sweep
-from ..worker.executor import Settled
-from ..worker.holding import Holdings
+from ..lifecycle.sweeps import Sweep
+from ..worker.execute import Settled
+from ..worker.in_flight import Holdings
 from ..worker.tally import Reports, Tally
-from .board import Board
+from .process_counters import Board
 
 
 class BoardObserver:

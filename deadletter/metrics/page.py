@@ -10,9 +10,9 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from .board import Board, add_up
-from .families import of_processes, of_rows
-from .reading import Reading
+from .cache import Reading
+from .exposition import of_processes, of_rows
+from .process_counters import Board, add_up
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

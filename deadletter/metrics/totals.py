@@ -11,7 +11,7 @@ from django.db.models import Min, Sum
 
 from ..models import Count, Kind
 from ..status import FailureReason
-from .board import OTHER
+from .process_counters import OTHER
 
 #: Pairs of queue and name that get series of their own; the rest is added up under OTHER.
 SERIES = 500

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 from ..models import Count
 from ..operations.deadline import without_transaction
 from .access import may_scrape
-from .reading import Rows
+from .cache import Rows
 
 
 @without_transaction

@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..failures import ErrorDetails
+from ..error_details import ErrorDetails
 from .fields import JSONTextField, MomentField
 
 #: Its messages form the stream of this name, which must fit into its column of 200 characters.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from .audit import trail
 from .bulk import Total, control_job, remove_matching, retry_matching, start_job
-from .dead_queue import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
+from .dead_queues import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
 from .export import export_poison
 from .filters import PoisonFilter
 from .groups import Group, get_group, list_groups, matrix
-from .health import Health, health
+from .health_checks import Health, health
 from .hurrying import MessageFilter, retry_failed
 from .imports import Import, import_messages
 from .instances import (
@@ -30,7 +30,7 @@ from .messages import (
     retry_now,
     whereabouts,
 )
-from .poison import Removal, Retrial, get_poison, list_poison, remove_poison, retry_poison
+from .poison_records import Removal, Retrial, get_poison, list_poison, remove_poison, retry_poison
 from .preview import Preview, preview
 from .purge import purge
 from .queue_names import matching_queues, require_queue
@@ -44,8 +44,8 @@ from .queues import (
     resume_matching,
     set_queue,
 )
-from .redact import redact, redact_history
-from .stats import Stats, poison_candidates, stats
+from .redaction import redact, redact_history
+from .statistics import Stats, poison_candidates, stats
 from .streams import HeldStream, get_stream, list_streams
 
 __all__ = [

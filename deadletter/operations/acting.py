@@ -8,9 +8,9 @@ from typing import cast
 
 from django.db import router
 
+from ..error_details import shown
 from ..exceptions import LockNotAvailable
-from ..failures import shown
-from ..lifecycle.recover import Verdicts
+from ..lifecycle.retries import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import AuditEntry, PoisonRecord
 from . import audit

@@ -9,10 +9,10 @@ from typing import Any
 from django.db import router
 from django.db.models import F
 
-from ..failures import printable
+from ..error_details import printable
 from ..lifecycle.transaction import Transaction
 from ..models import Act, AuditedMessage, AuditEntry, PoisonRecord
-from .outcomes import settle_rows
+from .retry_outcomes import settle_rows
 
 #: Ids kept in an entry; the messages of retries and removals have rows of their own.
 _IDS = 1_000

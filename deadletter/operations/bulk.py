@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ..failures import printable
-from ..lifecycle import own
+from ..error_details import printable
+from ..lifecycle import internal_queue
 from ..lifecycle.enqueue import send
-from ..lifecycle.recover import Verdicts
+from ..lifecycle.retries import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, BulkJob
 from . import audit
 from .acting import PIECE, Verb, after_pieces, alias_of, step
 from .filters import PoisonFilter
-from .poison import Terms, removal, retrial
+from .poison_records import Terms, removal, retrial
 from .queue_names import require_queue
 
 #: The queue and the message name of work that goes on in the background.
-QUEUE = own.QUEUE
+QUEUE = internal_queue.QUEUE
 NAME = "deadletter.bulk"
 #: Refusals whose reasons are kept; the rest is counted.
 _REASONS = 100
@@ -127,7 +127,7 @@ def start_job(
             created_at=tx.time(),
             updated_at=tx.time(),
         )
-        own.own_queue(alias)
+        internal_queue.own_queue(alias)
         _ask_for_more(job, alias)
         return job
 

@@ -14,7 +14,7 @@ from ..status import FailureReason
 from . import audit
 from .acting import alias_of
 from .filters import PoisonFilter
-from .redact import redact, redact_history
+from .redaction import redact, redact_history
 
 #: Records read at a time; payloads make them large.
 PIECE = 200

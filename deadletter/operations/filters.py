@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
-from ..failures import shown
+from ..error_details import shown
 from ..models import PoisonRecord
 from ..models.poison import PoisonQuerySet
 from ..patterns import is_pattern

@@ -12,7 +12,7 @@ from django.db.models import Count, F, Q
 from django.db.models.functions import Left
 
 from .. import clock, sql
-from ..lifecycle.burial import read_burial
+from ..lifecycle.dead_queues import read_burial
 from ..models import Message, PoisonRecord
 from .acting import alias_of
 

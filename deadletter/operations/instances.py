@@ -10,7 +10,7 @@ from django.db.models import F
 from .. import clock
 from ..exceptions import InstanceNotRunning
 from ..instances.cancelling import cancelling
-from ..lifecycle import reopening
+from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, Instance, InstanceEvent, PoisonRecord
 from . import audit
@@ -100,8 +100,8 @@ def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
         return Effect(None)
     alias = alias_of(using)
     owner = Instance.objects.using(alias).light().filter(pk=record.instance).first()
-    failed_it = owner is not None and reopening.has_failed(record, owner)
-    plan = reopening.foresee(record, using=alias, now=clock.now(alias))
+    failed_it = owner is not None and on_retry.has_failed(record, owner)
+    plan = on_retry.foresee(record, using=alias, now=clock.now(alias))
     if isinstance(plan, str):
         return Effect(owner, failed_it, refusal=plan)
     return Effect(owner, failed_it, reopens=[instance.id for instance in plan.reopened])

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import clock
-from ..lifecycle import recover
+from ..lifecycle import retries
 from ..lifecycle.transaction import Transaction
 from ..models import Act, Message, PoisonRecord, State
 from ..status import FailureReason
 from . import audit
 from .acting import PIECE, alias_of, carry_out, several
-from .dead_queue import moved, retry_dead
+from .dead_queues import moved, retry_dead
 from .hurrying import MessageFilter, in_detail
-from .poison import AS_IT_WAS, Removal, Retrial, retry_poison
+from .poison_records import AS_IT_WAS, Removal, Retrial, retry_poison
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ def retry_now(
     What is blocked, in a worker, or was never tried is refused, each with its reason.
     """
 
-    def work(tx: Transaction, ids: list[int]) -> recover.Verdicts:
-        return recover.hurry(tx, ids, reset=reset)
+    def work(tx: Transaction, ids: list[int]) -> retries.Verdicts:
+        return retries.hurry(tx, ids, reset=reset)
 
     found = _act(Act.RETRY_NOW, work, message_ids, by, why, using, detail=in_detail(reset))
     return Retrial(found.done, found.missing, found.refused, found.entry_id)
@@ -175,7 +175,7 @@ def release(
     using: str | None = None,
 ) -> Verdicts:
     """Let messages pass a waiting or poisoned predecessor of their stream."""
-    return _act(Act.RELEASE, recover.let_pass, message_ids, by, why, using)
+    return _act(Act.RELEASE, retries.let_pass, message_ids, by, why, using)
 
 
 def poison(
@@ -187,8 +187,8 @@ def poison(
 ) -> Verdicts:
     """Quarantine messages by hand, with the reason OPERATOR."""
 
-    def work(tx: Transaction, ids: list[int]) -> recover.Verdicts:
-        return recover.poison(tx, ids, why=why, by=audit.person(by) or "operator")
+    def work(tx: Transaction, ids: list[int]) -> retries.Verdicts:
+        return retries.poison(tx, ids, why=why, by=audit.person(by) or "operator")
 
     return _act(Act.POISON, work, message_ids, by, why, using)
 
@@ -201,13 +201,13 @@ def remove(
     using: str | None = None,
 ) -> Removal:
     """Remove waiting messages for good; one that is being handled is refused."""
-    found = _act(Act.DISCARD, recover.discard, message_ids, by, why, using)
+    found = _act(Act.DISCARD, retries.discard, message_ids, by, why, using)
     return Removal(found.done, found.missing, found.refused, found.entry_id)
 
 
 def _act(
     act: Act,
-    verb: Callable[[Transaction, list[int]], recover.Verdicts],
+    verb: Callable[[Transaction, list[int]], retries.Verdicts],
     message_ids: int | Iterable[int],
     by: str | None,
     why: str,
@@ -220,7 +220,7 @@ def _act(
         act=act, by=by, why=why, selection=audit.of_ids(ids), detail=detail or {}
     )
 
-    def work(tx: Transaction, piece: list[int], start: int) -> tuple[recover.Verdicts, None]:
+    def work(tx: Transaction, piece: list[int], start: int) -> tuple[retries.Verdicts, None]:
         return verb(tx, piece), None
 
     found, entry = carry_out(opening, work, ids, using=using)

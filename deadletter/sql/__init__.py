@@ -13,7 +13,7 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..durations import EARLIEST, LATEST
-from . import kept
+from . import prepared
 
 Row = tuple[Any, ...]
 
@@ -38,8 +38,8 @@ def run(
     rows: list[Row] = []
     with connection.cursor() as cursor:
         for text in statements(connection.vendor)[name]:
-            if keep and name in kept.NAMES and connection.vendor == "postgresql":
-                text = kept.ready(connection, cursor, name, text)
+            if keep and name in prepared.NAMES and connection.vendor == "postgresql":
+                text = prepared.ready(connection, cursor, name, text)
             cursor.execute(text, params)
             if cursor.description is not None:
                 rows += cursor.fetchall()

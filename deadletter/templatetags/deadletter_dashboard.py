@@ -9,7 +9,7 @@ from django import template
 from django.utils.translation import gettext
 
 if TYPE_CHECKING:
-    from ..admin.dashboard import Board
+    from ..admin.dashboard.board import Board
 
 register = template.Library()
 
@@ -18,7 +18,7 @@ register = template.Library()
 def dashboard(context: Any) -> Board:
     """Read the dashboard for the person and the AdminSite of this request."""
     # Here, not above: Django loads every library of tags, also on a site without the admin.
-    from ..admin.dashboard import read_dashboard
+    from ..admin.dashboard.board import read_dashboard
 
     return read_dashboard(context["request"], context.get("app_list", ()))
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.formats import number_format
 
 from .. import times
-from ..visible import visible as _visible
+from ..text import visible as _visible
 
 register = template.Library()
 

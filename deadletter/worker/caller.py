@@ -17,7 +17,7 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from . import hygiene
+from . import thread_connections
 
 #: How the statements of Django's own savepoints begin.
 _SAVEPOINTS = ("SAVEPOINT ", "ROLLBACK TO ", "RELEASE ")
@@ -48,7 +48,7 @@ class Caller:
     def tidy(self) -> list[str]:
         """After a message: roll back what it left open; say on which databases."""
         if not self._open:
-            return hygiene.tidy()
+            return thread_connections.tidy()
         return [one.connection.alias for one in self._open if one.restore()]
 
 

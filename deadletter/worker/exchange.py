@@ -12,7 +12,7 @@ from time import monotonic
 from django.db import DataError, IntegrityError
 from django.db.utils import Error as DatabaseError
 
-from .. import points
+from .. import crash_points
 from ..lifecycle import (
     ClaimRequest,
     Completion,
@@ -25,15 +25,15 @@ from ..lifecycle import (
     process_batch,
 )
 from ..logs import event
-from .backlog import REMINDER, who_holds
+from .busy_reports import REMINDER, who_holds
 from .courier import Courier
-from .holding import Holdings
+from .in_flight import Holdings
 from .intake import Intake
 from .leases import Leases
 from .options import Options
-from .recorder import Recorder
 from .registry import Registry
-from .reporting import Reporting
+from .reports import Reporting
+from .stage_recorder import Recorder
 from .tally import Reports, Tally
 
 #: Seconds after which a busy worker looks at all that is due again, not only where it left off.
@@ -127,7 +127,7 @@ class Exchange:
             # The handlers that recorded something have ended, and say it in their reports.
             self._reporting.restore(reports)
             return None
-        points.reach("pump.exchanging")
+        crash_points.reach("pump.exchanging")
         try:
             batch = self._carry(reports, request, progress)
         except (DataError, IntegrityError) as error:
@@ -143,7 +143,7 @@ class Exchange:
                 if request is not None and request.token:
                     self._leases.doubtful.add(request.token)
             raise
-        points.reach("pump.exchanged")
+        crash_points.reach("pump.exchanged")
         if progress:
             self._recorder.written(progress, batch.recorded)
         if room and not batch.token:
@@ -247,7 +247,7 @@ class Exchange:
                 self._holdings.ledger.announce()
             else:
                 self._holdings.ledger.announce(self._asked_under)
-            points.reach("pump.taken_in")
+            crash_points.reach("pump.taken_in")
 
     def _request(self, room: int) -> ClaimRequest:
         token = secrets.token_hex(8)

@@ -18,12 +18,11 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
-from .. import copies, points, tracing
-from ..failures import describe
+from .. import copies, crash_points, tracing
+from ..error_details import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
-from .crew import Crew, Member, Run
-from .executor import (
+from .execute import (
     Overtaken,
     Report,
     TookTooLong,
@@ -34,8 +33,9 @@ from .executor import (
     finish,
     is_activity,
 )
-from .holding import Holding, Holdings
+from .in_flight import Holding, Holdings
 from .registry import Handler, Registry
+from .thread_pool import Crew, Member, Run
 
 Outcome = tuple[Holding, Report | Release]
 #: After these the rest of a run is not begun.
@@ -114,9 +114,9 @@ class Executors:
                 return True
             self._holdings.start(holding)
             self._crew.began(member, holding.started)
-            points.reach("handler.starting", holding.message)
+            crash_points.reach("handler.starting", holding.message)
             report = self._execute(holding)
-            points.reach("handler.returned", holding.message)
+            crash_points.reach("handler.returned", holding.message)
             if not self.finished(holding, report):
                 return False
             if type(report) in ENDS_RUN or holding.message.stage:
@@ -264,9 +264,9 @@ class _Loop:
             if not holding.take():
                 return True
             self._holdings.start(holding)
-            points.reach("handler.starting", holding.message)
+            crash_points.reach("handler.starting", holding.message)
             report = await self._execute(holding)
-            points.reach("handler.returned", holding.message)
+            crash_points.reach("handler.returned", holding.message)
             if not self._executors.finished(holding, report):
                 return False
             if type(report) in ENDS_RUN or holding.message.stage:

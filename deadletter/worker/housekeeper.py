@@ -26,8 +26,8 @@ from ..models import Message, Queue, WorkerProcess
 from ..patterns import is_pattern, wanted
 from . import pools
 from .breaker import Breakers
-from .holding import Holdings
-from .ledger import Phase
+from .crash_ledger import Phase
+from .in_flight import Holdings
 from .observer import Observer
 from .options import Options
 from .outages import is_outage

@@ -7,7 +7,7 @@ from itertools import chain
 
 from ..lifecycle import Claimed, ClaimRequest, Failure, Release, WorkBatch, process_batch
 from .caller import Caller
-from .executor import Overtaken, Report, execute
+from .execute import Overtaken, Report, execute
 from .registry import Registry, registry
 from .tally import Reports, Tally, fail_refused
 

@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from time import monotonic
 
-from ..alerts.notices import NAME as NOTICE
+from ..alerts.notice import NAME as NOTICE
 from ..lifecycle import WorkBatch
-from ..lifecycle.own import QUEUE as OWN_QUEUE
+from ..lifecycle.internal_queue import QUEUE as OWN_QUEUE
 from .breaker import Breakers
-from .crew import Run
 from .executors import Executors
-from .holding import Holding, Holdings
+from .in_flight import Holding, Holdings
 from .options import Options
 from .registry import Registry
-from .reporting import Reporting
+from .reports import Reporting
+from .thread_pool import Run
 
 #: Seconds of work to have at hand, so that executors do not wait for a round trip.
 AHEAD = 0.05

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 
 from .. import tracing
 from ..exceptions import LockNotAvailable
-from ..lifecycle.settle import give_back, renewing_free
+from ..lifecycle.failures import give_back, renewing_free
 from ..lifecycle.transaction import SHORT_WAIT, in_transaction
 from ..logs import event
 from ..models import Message
-from .backlog import Backlog
-from .executor import TookTooLong, failure
+from .busy_reports import Backlog
+from .execute import TookTooLong, failure
 from .executors import Executors
-from .holding import Holding, Holdings
+from .in_flight import Holding, Holdings
 from .options import Options
 from .tally import Tally
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ..lifecycle import WorkBatch
-    from ..lifecycle.sweep import Sweep
-    from .holding import Holdings
+    from ..lifecycle.sweeps import Sweep
+    from .in_flight import Holdings
     from .tally import Reports, Tally
 
 

@@ -18,17 +18,17 @@ from ..forks import CAN_FORK
 from ..logs import event, flush
 from . import pools
 from .breaker import Breakers
+from .crash_ledger import Ledger, Phase
 from .executors import Executors
-from .holding import Holdings
 from .housekeeper import Housekeeper
-from .ledger import Ledger, Phase
+from .in_flight import Holdings
+from .listener import Listener
 from .observer import Observer
 from .options import Options
 from .outages import check_tables
 from .pump import Pump
 from .registry import Registry, registry
 from .shutdown import Shutdown
-from .wakeup import Listener
 
 #: Seconds after which a signal is noticed at the latest.
 SIGNALS = 0.5

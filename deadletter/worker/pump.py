@@ -17,18 +17,18 @@ from django.db.utils import Error as DatabaseError
 
 from ..lifecycle import WorkBatch
 from ..logs import event
-from .backlog import Backlog
 from .breaker import Breakers
+from .busy_reports import Backlog
 from .exchange import Answered, Exchange
 from .executors import Executors
-from .holding import Holding, Holdings
+from .in_flight import Holding, Holdings
 from .intake import Intake
 from .leases import CANCELLATION, INTERVAL, Leases
 from .observer import Observer
 from .options import Options
 from .outages import Unusable, advice, is_outage
 from .registry import Registry
-from .reporting import Reporting
+from .reports import Reporting
 from .rhythm import FLUSH, Rhythm
 from .tally import Tally
 

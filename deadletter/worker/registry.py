@@ -18,7 +18,7 @@ from ..exceptions import TwoHandlers
 from ..failure_policy import UNNAMED, Policy, read_reasons
 from ..instances import TIMER, Flow, Flows, flows, highest
 from ..lifecycle import Claimed
-from ..lifecycle.own import PREFIX
+from ..lifecycle.internal_queue import PREFIX
 from ..models import Kind
 from ..status import FailureReason
 

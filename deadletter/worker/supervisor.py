@@ -21,7 +21,7 @@ from django.db import connections
 from django.db.utils import Error as DatabaseError
 from django.db.utils import InterfaceError, OperationalError
 
-from .. import points
+from .. import crash_points
 from ..failure_policy import Policy
 from ..lifecycle import Completion, Failure, Release, process_batch
 from ..lifecycle.transaction import bounded
@@ -29,13 +29,13 @@ from ..logs import crash, event, flush
 from ..models import Kind, Message, WorkerProcess
 from ..status import FailureReason
 from . import pools
-from .death import Death
+from .crash_ledger import Entry, Ledger, Phase, Stage
 from .housekeeper import draining_name
 from .leases import claimed_under
-from .ledger import Entry, Ledger, Phase, Stage
 from .observer import Companion
 from .outages import Unusable
 from .process import RECYCLE
+from .process_death import Death
 from .registry import registry
 from .shutdown import AT_ONCE
 
@@ -322,7 +322,7 @@ class Supervisor:
         """Settle what dead children left; while the database is away, try again each round."""
         for child in list(self._children):
             if child.has_legacy and not child.pid:
-                points.reach("supervisor.freeing")
+                crash_points.reach("supervisor.freeing")
                 try:
                     busy = free(
                         child.name,
@@ -341,7 +341,7 @@ class Supervisor:
                         error=str(error),
                     )
                     continue
-                points.reach("supervisor.freed")
+                crash_points.reach("supervisor.freed")
                 if busy:
                     child.busy[child.death] = [*child.busy.get(child.death, []), *busy]
                 child.legacy, child.claiming = [], []

@@ -11,7 +11,7 @@ from ..lifecycle.stages import unpublished
 from ..logs import event
 from ..status import FailureReason
 from .deferring import say_deferred
-from .executor import Overtaken, Settled
+from .execute import Overtaken, Settled
 from .registry import Handler
 
 

@@ -11,7 +11,7 @@ import difflib
 import logging
 from collections.abc import Iterable
 
-from ..failures import describe
+from ..error_details import describe
 from ..instances import flows
 from ..logs import event
 from .registry import discover, registry

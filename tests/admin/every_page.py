@@ -10,7 +10,7 @@ from django.db.models import Model
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from deadletter import lifecycle, operations, send
-from deadletter.admin.message_acts import ACTS
+from deadletter.admin.messages.actions import ACTS
 from deadletter.lifecycle import Failure
 from deadletter.models import (
     Act,

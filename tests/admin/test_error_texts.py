@@ -17,8 +17,8 @@ from django.urls import reverse
 
 from deadletter import FailureReason, lifecycle, operations, send, start
 from deadletter.admin.error_text import exception_of
-from deadletter.admin.tracebacks import places
-from deadletter.failures import ErrorDetails, describe
+from deadletter.admin.poison.tracebacks import places
+from deadletter.error_details import ErrorDetails, describe
 from deadletter.lifecycle import Failure
 from deadletter.models import (
     Alert,

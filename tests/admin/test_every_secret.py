@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission
 from django.db.models import Model
 
 from deadletter import lifecycle, operations, send
-from deadletter.admin.message_acts import ACTS
+from deadletter.admin.messages.actions import ACTS
 from deadletter.models import (
     Act,
     Alert,

@@ -18,7 +18,7 @@ from deadletter.models import Message, PoisonRecord, Queue, State
 from deadletter.operations.bounded import by_index
 from deadletter.operations.depths import FailedLook
 from deadletter.operations.series import HOUR, read_series
-from tests.commands.conftest import *  # noqa: F403
+from tests.cli.conftest import *  # noqa: F403
 
 HOME = "/admin/deadletter/"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deadletter import alerts
-from deadletter.alerts.notices import NAME
+from deadletter.alerts.notice import NAME
 from deadletter.models import Alert, Message
 
 SECRET = "a secret of the tests, long enough"

@@ -6,7 +6,7 @@ import pytest
 from django.urls import reverse
 
 from deadletter.models import Alert
-from tests.operations.making import dead
+from tests.operations.records import dead
 
 
 @pytest.fixture

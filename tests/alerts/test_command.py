@@ -6,8 +6,8 @@ from django.core import mail
 
 from deadletter import testing
 from deadletter.models import Message
-from tests.commands.conftest import *  # noqa: F403
-from tests.operations.making import dead
+from tests.cli.conftest import *  # noqa: F403
+from tests.operations.records import dead
 
 from .conftest import told
 

@@ -15,7 +15,7 @@ import pytest
 from django.db import connection
 
 from deadletter import alerts
-from deadletter.alerts import groups, poison
+from deadletter.alerts import new_groups, poison
 from deadletter.lifecycle.transaction import plan_by_index
 from deadletter.models import AlertState, Queue
 from deadletter.testing import frozen_clock
@@ -43,7 +43,7 @@ RULES = {
 @pytest.fixture(params=["analysed", "never analysed"])
 def crowd(request: Any, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Poison in fifty groups, all of the last hour; a backlog that is due, and one that is not."""
-    monkeypatch.setattr(groups, "COUNTED", COUNTED)
+    monkeypatch.setattr(new_groups, "COUNTED", COUNTED)
     monkeypatch.setattr(poison, "COUNTED", COUNTED)
     queue, backlog = (Queue.objects.create(name=name) for name in ("q", "backlog"))
     fill(queue, at=NOW + timedelta(days=1), n=MANY)

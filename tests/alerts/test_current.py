@@ -11,8 +11,8 @@ from django.db import DatabaseError
 from deadletter import operations, testing
 from deadletter.alerts import current
 from deadletter.models import Alert, PoisonRecord
-from tests.commands.conftest import *  # noqa: F403
-from tests.operations.making import dead, many_dead
+from tests.cli.conftest import *  # noqa: F403
+from tests.operations.records import dead, many_dead
 
 from .conftest import SECRET, notices
 from .servers import http_server

@@ -23,7 +23,7 @@ from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
 from deadletter.worker.registry import discover
 from tests.mail import HAS_MAILERS, LOCMEM, email_settings, mailers, smtp_settings
-from tests.operations.making import dead
+from tests.operations.records import dead
 from tests.patience import PATIENCE, wait_until
 
 from .conftest import SECRET, notices

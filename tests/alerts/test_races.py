@@ -10,10 +10,10 @@ import pytest
 from django.db import connection, connections
 
 from deadletter import alerts
-from deadletter.alerts import deciding
+from deadletter.alerts import decisions
 from deadletter.models import Alert, AlertState, Message, Queue
 from deadletter.testing import frozen_clock
-from tests.operations.making import dead
+from tests.operations.records import dead
 from tests.patience import PATIENCE
 
 from .conftest import told
@@ -91,14 +91,14 @@ def test_nobody_waits_for_whoever_decides(rules, monkeypatch):
     alerts.decide()
     dead()
     inside, go = threading.Event(), threading.Event()
-    announce = deciding.announce
+    announce = decisions.announce
 
     def slow(*args: Any) -> int:
         inside.set()
         assert go.wait(PATIENCE)
         return announce(*args)
 
-    monkeypatch.setattr(deciding, "announce", slow)
+    monkeypatch.setattr(decisions, "announce", slow)
     results: list[Any] = []
     thread = threading.Thread(target=lambda: (results.append(alerts.decide()), connection.close()))
     thread.start()
@@ -114,7 +114,7 @@ def test_nobody_waits_for_whoever_decides(rules, monkeypatch):
 
 def test_a_queue_made_at_the_same_moment_by_another_is_used(rules, monkeypatch):
     """Two make deadletter's own queue: one of them finds it made."""
-    from deadletter.lifecycle.own import own_queue
+    from deadletter.lifecycle.internal_queue import own_queue
 
     results = together(4, lambda: own_queue("default"))
 

@@ -10,7 +10,7 @@ import pytest
 from deadletter import operations, send
 from deadletter.lifecycle import Failure, claim, complete, fail
 from deadletter.models import Alert, Breaker, PoisonRecord, Queue, WorkerProcess
-from tests.operations.making import dead
+from tests.operations.records import dead
 
 from .conftest import notices, open_alerts, told
 

@@ -11,7 +11,7 @@ from deadletter import testing
 from deadletter.alerts import send_test
 from deadletter.checks import check_settings
 from deadletter.conf import get_settings
-from tests.operations.making import dead
+from tests.operations.records import dead
 from tests.test_docs import ROOT, blocks, names, table
 
 from .conftest import notices

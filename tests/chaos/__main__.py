@@ -24,7 +24,7 @@ import django
 
 from tests.sample.journal import DIRECTORY, write
 
-from . import crew as people
+from . import workers as people
 from .checker import Remains, Verdict, check
 from .plan import LEASE, WORKERS, Fault, plan
 from .sites import PostgresSite, SQLiteSite, can_fail_over, postgres_site, sqlite_site, with_standby

@@ -10,6 +10,6 @@ class ChaosConfig(AppConfig):
     label = "chaos"
 
     def ready(self) -> None:
-        from .crashing import arm
+        from .crashes import arm
 
         arm(os.environ)

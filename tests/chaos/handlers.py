@@ -12,7 +12,7 @@ from deadletter import Status, handler
 from tests.sample.journal import note
 from tests.sample.models import Effect
 
-from .crashing import die
+from .crashes import die
 
 PACKED, WEIGHED = Status(8), Status(16)
 

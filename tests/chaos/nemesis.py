@@ -20,9 +20,9 @@ from deadletter import operations
 from deadletter.models import PoisonRecord, Queue
 from tests.sample.journal import write
 
-from .crew import Crew
 from .plan import OF_THE_SERVER, RECOVERY, Fault
 from .sites import PostgresSite, SQLiteSite
+from .workers import Crew
 
 #: The attempts a queue allows, from one edit to the next; the largest is what the checker needs.
 LIMITS = (3, 4, 5)

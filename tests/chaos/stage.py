@@ -21,7 +21,7 @@ from tests.patience import PATIENCE
 SETTINGS = "tests.chaos.settings"
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.chaos.staged"])
+_context.set_forkserver_preload(["tests.chaos.staged_crashes"])
 
 
 class Actor:
@@ -85,6 +85,6 @@ def _begin(act: str, arguments: list[Any], environment: dict[str, str], log: str
         os.dup2(file.fileno(), 2)
     sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.environ.update(environment)
-    from . import staged
+    from . import staged_crashes
 
-    staged.ACTS[act](*arguments)
+    staged_crashes.ACTS[act](*arguments)

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from .crew import ROOT
 from .plan import EVERYWHERE, OF_THE_SERVER, ON_POSTGRESQL, RECOVERY, plan
 from .producer import orders
 from .sites import SQLiteSite
+from .workers import ROOT
 
 SEED = 11
 #: Seconds of faults; to start, to heal and to drain takes as long again.

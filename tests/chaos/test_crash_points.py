@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from deadletter import FailureReason, lifecycle, points, send
+from deadletter import FailureReason, crash_points, lifecycle, send
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import Message, PoisonRecord
 from tests.processes import wait_until
@@ -22,8 +22,8 @@ from tests.sample.journal import DIRECTORY, write
 from tests.sample.models import Effect
 
 from .checker import Line, Remains, check
-from .crew import ROOT
 from .stage import Actor, stage
+from .workers import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,7 +41,7 @@ OF_THE_SUPERVISOR = ["supervisor.freeing", "supervisor.freed"]
 OF_A_SENDER = ["send.stored", "send_many.stored", "notify.sending"]
 OF_AN_OPERATOR = {"retry.restored": "retry", "remove.deleted": "remove"}
 OF_A_WORKER = sorted(
-    points.POINTS.keys() - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys()}
+    crash_points.POINTS.keys() - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys()}
 )
 
 #: Deaths at a point that nothing gets past, before it is repaired.
@@ -261,14 +261,14 @@ def test_an_operator_whose_process_dies_has_done_nothing(theatre: Theatre, point
 
 
 def test_every_point_is_in_the_list_and_the_list_is_in_the_source():
-    source = Path(points.__file__).parent
+    source = Path(crash_points.__file__).parent
     found = Counter(
         name
         for file in source.rglob("*.py")
         for name in re.findall(r'points\.reach\("([\w.]+)"', file.read_text())
     )
 
-    assert found.keys() == points.POINTS.keys()
+    assert found.keys() == crash_points.POINTS.keys()
 
 
 def test_every_point_is_in_the_documentation():
@@ -276,8 +276,8 @@ def test_every_point_is_in_the_documentation():
     section = page.split("## Crash points")[1].split("\n## ")[0]
     table = [line for line in section.splitlines() if line.startswith("|")]
 
-    assert set(re.findall(r"`([\w.]+)`", "".join(table))) == points.POINTS.keys()
+    assert set(re.findall(r"`([\w.]+)`", "".join(table))) == crash_points.POINTS.keys()
 
 
 def test_nobody_listens_unless_a_test_does():
-    assert not points.is_watched()
+    assert not crash_points.is_watched()

@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.private_postgres import private_server
 
 from .picture import draw
-from .watching import Watch, grown, growth
+from .watch import Watch, grown, growth
 
 SETTINGS = "tests.endurance.settings"
 WORKERS = 2

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from deadletter import FailureReason, Outgoing, operations, send_many, testing
-from deadletter.failures import FailedDeserialization
+from deadletter.error_details import FailedDeserialization
 from deadletter.lifecycle import claim
 from deadletter.models import Damaged, Message, PoisonRecord
 

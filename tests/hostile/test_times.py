@@ -16,7 +16,7 @@ from django.test import Client
 from deadletter import MessageRejected, Outgoing, operations, send, send_many, testing
 from deadletter.durations import EARLIEST, LATEST
 from deadletter.models import Message, PoisonRecord
-from tests.operations.making import dead
+from tests.operations.records import dead
 
 EAST, WEST = timezone(timedelta(hours=14)), timezone(-timedelta(hours=12))
 TOO_FAR = [

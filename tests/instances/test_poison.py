@@ -22,9 +22,10 @@ from deadletter import (
     start,
     testing,
 )
-from deadletter.failures import PERMANENT, Activity, FailedDeserialization, Orchestration
+from deadletter.error_details import PERMANENT, Activity, FailedDeserialization, Orchestration
 from deadletter.instances import flows, take_turn
-from deadletter.lifecycle import owners, quarantine
+from deadletter.lifecycle import quarantine
+from deadletter.lifecycle.instances import on_death
 from deadletter.models import Instance, InstanceEvent, OnPoison, PoisonRecord
 
 
@@ -351,7 +352,7 @@ def test_what_is_stale_fails_nobody(clock, flow, standing):
 
 
 def test_plain_poison_asks_for_no_owner(clock, monkeypatch):
-    monkeypatch.setattr(owners, "tell", _broken)
+    monkeypatch.setattr(on_death, "tell", _broken)
     ids = [send("mail").pk for _ in range(3)]
 
     operations.poison(ids, why="x")

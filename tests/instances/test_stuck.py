@@ -24,7 +24,8 @@ from deadletter import (
     testing,
 )
 from deadletter.alerts import decide
-from deadletter.lifecycle import stuck, sweep
+from deadletter.lifecycle import sweep
+from deadletter.lifecycle.instances import stuck
 from deadletter.models import Alert, Instance, Message, PoisonRecord
 
 pytestmark = pytest.mark.django_db

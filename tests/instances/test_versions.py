@@ -19,7 +19,7 @@ from deadletter.backoff import BreakerPolicy
 from deadletter.instances import Flow, Flows, flows, highest
 from deadletter.models import Instance, Message, PoisonRecord, WorkerProcess
 from deadletter.worker.breaker import Breakers
-from deadletter.worker.ledger import Entry, Stage
+from deadletter.worker.crash_ledger import Entry, Stage
 from deadletter.worker.registry import Registry, registry
 from deadletter.worker.supervisor import free
 

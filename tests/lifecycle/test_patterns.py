@@ -7,8 +7,8 @@ import pytest
 from deadletter import Outgoing, lifecycle, operations, send, send_many, testing
 from deadletter.exceptions import UnknownQueue
 from deadletter.lifecycle import ClaimRequest, Levels, claim, process_batch
+from deadletter.lifecycle.internal_queue import own_queue
 from deadletter.lifecycle.levels import FEW, read_levels
-from deadletter.lifecycle.own import own_queue
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
 
 

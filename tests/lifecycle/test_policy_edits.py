@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from deadletter import operations
 from deadletter.lifecycle import Failure, claim, complete, fail, sweep
-from deadletter.lifecycle.policies import wake_released
+from deadletter.lifecycle.policy_edits import wake_released
 from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import Message, PoisonRecord, Queue
 

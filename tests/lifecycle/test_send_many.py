@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from deadletter import MessageRejected, Outgoing, UnknownQueue, send, send_many
-from deadletter.lifecycle import claim, storing
+from deadletter.lifecycle import claim, insert
 from deadletter.models import Message
 
 
@@ -137,7 +137,7 @@ def test_no_statement_grows_with_the_size_of_the_messages(clock, counts):
 
 
 def test_more_than_a_chunk_is_still_one_call(clock, counts, monkeypatch):
-    monkeypatch.setattr(storing, "CHUNK", 7)
+    monkeypatch.setattr(insert, "CHUNK", 7)
 
     ids = send_many([Outgoing("mail", n) for n in range(20)])
 

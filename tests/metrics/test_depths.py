@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from deadletter import Outgoing, lifecycle, operations, send, send_many
 from deadletter.lifecycle import Failure
 from deadletter.metrics import depths
-from deadletter.metrics.board import OTHER
 from deadletter.metrics.depths import read_depths, read_poison
+from deadletter.metrics.process_counters import OTHER
 from deadletter.models import Breaker, Message, PoisonRecord, Queue, StreamPolicy, WorkerProcess
-from tests.operations.making import failed
+from tests.operations.records import failed
 
 pytestmark = pytest.mark.django_db
 

@@ -15,10 +15,10 @@ import yaml
 from django.conf import settings
 from prometheus_client.core import Metric
 
-from deadletter.metrics.board import Board, add_up
+from deadletter.metrics.cache import Reading
 from deadletter.metrics.depths import CAP, TOLD_APART, Depth, Depths
-from deadletter.metrics.families import of_processes, of_rows
-from deadletter.metrics.reading import Reading
+from deadletter.metrics.exposition import of_processes, of_rows
+from deadletter.metrics.process_counters import Board, add_up
 from deadletter.metrics.totals import Totals
 
 DOCS = Path(settings.BASE_DIR) / "docs"

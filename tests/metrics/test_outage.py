@@ -15,7 +15,7 @@ from django.conf import settings
 from tests.private_postgres import Server, private_server
 from tests.processes import Workers, wait_until, worker_processes
 
-from .scraping import Samples, port_of, scrape
+from .scrapes import Samples, port_of, scrape
 
 pytestmark = pytest.mark.postgresql_only(reason="SQLite has no server that could go away")
 

@@ -14,7 +14,7 @@ from deadletter import Outgoing, send, send_many
 from deadletter.models import Message, Queue
 from tests.processes import Workers, wait_until
 
-from .scraping import Samples, get, port_of, scrape
+from .scrapes import Samples, get, port_of, scrape
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

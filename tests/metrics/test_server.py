@@ -15,7 +15,7 @@ from deadletter.metrics.server import AT_ONCE, LONGEST, CannotListen, Server, li
 from tests.patience import PATIENCE
 from tests.processes import wait_until
 
-from .scraping import get
+from .scrapes import get
 
 DEADLINE = 0.5
 

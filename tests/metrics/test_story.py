@@ -6,11 +6,11 @@ import pytest
 
 from deadletter import Permanent, operations, send, testing
 from deadletter.lifecycle import Release, WorkBatch
-from deadletter.lifecycle.sweep import Sweep
-from deadletter.metrics.board import Board
+from deadletter.lifecycle.sweeps import Sweep
+from deadletter.metrics.cache import Rows
 from deadletter.metrics.observer import BoardObserver
 from deadletter.metrics.page import render
-from deadletter.metrics.reading import Rows
+from deadletter.metrics.process_counters import Board
 from deadletter.models import Message, PoisonRecord
 from deadletter.models.message import Kind
 from deadletter.status import FailureReason
@@ -18,7 +18,7 @@ from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
 from deadletter.worker.tally import Reports, Tally
 
-from .scraping import Samples
+from .scrapes import Samples
 
 pytestmark = pytest.mark.django_db
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deadletter import FailureReason
-from deadletter.metrics.board import OTHER
+from deadletter.metrics.process_counters import OTHER
 from deadletter.metrics.totals import Counted
 from deadletter.models import Count, Kind, Span
 

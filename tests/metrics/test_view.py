@@ -10,10 +10,10 @@ from django.db import OperationalError, connection, connections
 from django.test import Client
 
 from deadletter import conf, send
-from deadletter.metrics import reading
+from deadletter.metrics import cache
 from deadletter.metrics.depths import Depths
 
-from .scraping import Answer
+from .scrapes import Answer
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.metrics.urls")]
 
@@ -143,7 +143,7 @@ def test_without_a_database_it_says_so(client, token, monkeypatch):
     def refuse(using: str) -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(reading, "read_depths", refuse)
+    monkeypatch.setattr(cache, "read_depths", refuse)
 
     found = answer(client.get(PATH, **token)).samples
 
@@ -160,7 +160,7 @@ def test_a_site_with_a_transaction_a_request_is_answered_outside_of_it(client, t
         inside.append(connections[using].in_atomic_block)
         return Depths()
 
-    monkeypatch.setattr(reading, "read_depths", look)
+    monkeypatch.setattr(cache, "read_depths", look)
 
     assert answer(client.get(PATH, **token)).samples("deadletter_up") == 1
     assert inside == [False]

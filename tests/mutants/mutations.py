@@ -8,9 +8,9 @@ from .mutation import Database, Edit, Mutation, python, sql
 
 RECORDED = "tests/worker/test_stages.py"
 STAGES = "tests/lifecycle/test_stages.py"
-SETTLE = "tests/lifecycle/test_settle.py"
-FINISH = "tests/lifecycle/test_finishing.py"
-CLAIM = "tests/lifecycle/test_claim.py"
+SETTLE = "tests/lifecycle/test_settles.py"
+FINISH = "tests/lifecycle/test_completions.py"
+CLAIM = "tests/lifecycle/test_claims.py"
 STUCK = "tests/instances/test_stuck.py"
 FLOOR = "tests/worker/test_floor.py"
 THRESHOLD = "tests/lifecycle/test_threshold.py"
@@ -24,11 +24,11 @@ BUSY = "tests/worker/test_levels.py"
 IMPORTS = "tests/operations/test_imports.py"
 PATTERNS = "tests/lifecycle/test_patterns.py"
 REPLACEMENT = "tests/worker/test_replacement.py"
-COPIES = "tests/worker/test_copies.py"
+COPIES = "tests/worker/test_forks.py"
 ATOMIC = "tests/worker/test_atomic.py"
 DELIVERY = "tests/alerts/test_delivery.py"
 RACES = "tests/races"
-BURIAL = "tests/lifecycle/test_burial.py"
+BURIAL = "tests/lifecycle/test_dead_queue_retries.py"
 COST = "tests/plans/test_stream_cost.py"
 
 BOTH: tuple[Database, Database] = ("sqlite", "postgresql")
@@ -257,7 +257,7 @@ def _unregistered() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "lifecycle/settle.py",
+                "lifecycle/failures.py",
                 "return Deferral(count, row",
                 "return Deferral(row.attempts, row",
             )
@@ -390,7 +390,7 @@ def _reasons() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "lifecycle/settle.py",
+                "lifecycle/failures.py",
                 'rows[id] = _recorded(failure, delay) | {"counts": counts}',
                 "rows[id] = _recorded(failure, delay)",
             )
@@ -464,9 +464,9 @@ def _stages() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/batch.py",
-                    "    outcomes = settle.completing(tx, done) if done else {}\n",
+                    "    outcomes = settles.completing(tx, done) if done else {}\n",
                     "    outcomes = complete_stages(tx, stages) if stages else {}\n"
-                    "    outcomes |= settle.completing(tx, done) if done else {}\n",
+                    "    outcomes |= settles.completing(tx, done) if done else {}\n",
                 )
             ],
             [f"{STAGES}::test_what_is_reported_with_a_stage_is_settled_as_reported"],
@@ -512,7 +512,7 @@ def _stages() -> Iterator[Mutation]:
     yield Mutation(
         "record a next stage before its handler returns",
         "sqlite",
-        [python("worker/recorder.py", " & ~message.stage", "")],
+        [python("worker/stage_recorder.py", " & ~message.stage", "")],
         [f"{RECORDED}::test_a_next_stage_is_not_recorded_before_its_handler_returns"],
     )
     yield Mutation(
@@ -520,7 +520,7 @@ def _stages() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "worker/executor.py", "reached(message) & ~message.stage if", "reached(message) if"
+                "worker/execute.py", "reached(message) & ~message.stage if", "reached(message) if"
             )
         ],
         [f"{RECORDED}::test_a_stage_that_was_to_be_committed_with_its_work_is_undone_with_it"],
@@ -725,7 +725,7 @@ def _locks() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "lifecycle/finish.py",
+                "lifecycle/completions.py",
                 "        streams.lock(tx, [item.id for item in streamed])\n",
                 "        pass\n",
             )
@@ -821,7 +821,7 @@ def _waits() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "lifecycle/settle.py",
+                "lifecycle/failures.py",
                 'tx.run("read_held", **holding) if live and id in missing',
                 'tx.run("read_held", **holding) if not live and id in missing',
             )
@@ -924,7 +924,7 @@ def _levels() -> Iterator[Mutation]:
             on,
             [
                 python(
-                    "lifecycle/claim.py",
+                    "lifecycle/claims.py",
                     "if not (taking.room and request.rediscover) or taking.cut_short:",
                     "if True:",
                 )
@@ -936,7 +936,7 @@ def _levels() -> Iterator[Mutation]:
             on,
             [
                 python(
-                    "lifecycle/claim.py",
+                    "lifecycle/claims.py",
                     "if request.queues is None:\n        return due",
                     "return due",
                 )
@@ -949,13 +949,13 @@ def _levels() -> Iterator[Mutation]:
             [
                 python("patterns.py", "or is_dead_queue or name ==", "or name =="),
                 python(
-                    "lifecycle/claim.py",
+                    "lifecycle/claims.py",
                     "if any(level.queue not in names for",
                     "if any(not names for",
                 )
                 if on == "sqlite"
                 else python(
-                    "lifecycle/claim.py",
+                    "lifecycle/claims.py",
                     "level.queue if level.queue in names else None",
                     "level.queue if names else None",
                 ),
@@ -983,7 +983,7 @@ def _levels() -> Iterator[Mutation]:
     yield Mutation(
         "leave the order of a batch to the planner",
         "postgresql",
-        [python("lifecycle/claim.py", "leased.sort(key=lambda row: row[2])", "pass")],
+        [python("lifecycle/claims.py", "leased.sort(key=lambda row: row[2])", "pass")],
         [f"{CLAIM}::test_the_order_holds_whatever_plan_is_chosen"],
     )
     yield Mutation(
@@ -1103,7 +1103,7 @@ def _quarantine() -> Iterator[Mutation]:
             "expire under a live lease",
             on,
             [sql(on, "read_expired", " AND (available_at IS NULL OR available_at <= %(now)s)", "")],
-            ["tests/lifecycle/test_sweep.py"],
+            ["tests/lifecycle/test_sweeps.py"],
         )
 
 
@@ -1130,7 +1130,7 @@ def _people() -> Iterator[Mutation]:
                 "test_what_is_due_again_counts_from_0_and_keeps_its_place",
             ),
         ):
-            edit = python("lifecycle/recover.py", before, after)
+            edit = python("lifecycle/retries.py", before, after)
             yield Mutation(name, on, [edit], [f"tests/operations/test_messages.py::{test}"])
     yield Mutation(
         "store a decimal that is no number",
@@ -1165,7 +1165,7 @@ def _dead_queues() -> Iterator[Mutation]:
                     "            pass\n        return fingerprint(",
                 )
             ],
-            ["tests/operations/test_groups_buried.py"],
+            ["tests/operations/test_groups_in_dead_queues.py"],
         )
         yield Mutation(
             "take a message back under another id",
@@ -1178,7 +1178,7 @@ def _dead_queues() -> Iterator[Mutation]:
             on,
             [
                 python(
-                    "lifecycle/burial.py",
+                    "lifecycle/dead_queues.py",
                     "    back.restore([id for id in sorted(free) if free[id].instance is None])\n",
                     '    tx.run("delete", ids=sorted(free))\n'
                     "    back.restore([id for id in sorted(free) if free[id].instance is None])\n",
@@ -1189,7 +1189,7 @@ def _dead_queues() -> Iterator[Mutation]:
         yield Mutation(
             "leave the copy in the dead queue",
             on,
-            [python("lifecycle/burial.py", 'tx.run("delete", ids=done)', "pass")],
+            [python("lifecycle/dead_queues.py", 'tx.run("delete", ids=done)', "pass")],
             [BURIAL],
         )
         yield Mutation(
@@ -1216,7 +1216,7 @@ def _dead_queues() -> Iterator[Mutation]:
                     "EXCEPT\n                    SELECT MIN(m.",
                 )
             ],
-            ["tests/operations/test_groups_buried.py"],
+            ["tests/operations/test_groups_in_dead_queues.py"],
         )
 
 
@@ -1227,7 +1227,7 @@ def _rest() -> Iterator[Mutation]:
             on,
             [
                 python(
-                    "lifecycle/claim.py",
+                    "lifecycle/claims.py",
                     "        unneeded = self._judge(others) if others else 0\n",
                     "        [message.payload for message in self.messages]\n"
                     "        unneeded = self._judge(others) if others else 0\n",
@@ -1252,7 +1252,7 @@ def _rest() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "lifecycle/storing.py",
+                "lifecycle/insert.py",
                 'key=lambda pair: (pair[1]["key"], pair[0]),',
                 "key=lambda pair: pair[0],",
             )
@@ -1262,20 +1262,20 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "raise what a pooler's next session has prepared already",
         "postgresql",
-        [python("sql/kept.py", '"26000", "42P05", "0A000"', '"26000", "0A000"')],
-        ["tests/lifecycle/test_kept.py"],
+        [python("sql/prepared.py", '"26000", "42P05", "0A000"', '"26000", "0A000"')],
+        ["tests/lifecycle/test_prepared.py"],
     )
     yield Mutation(
         "use in the caller's transaction what may not be prepared",
         "postgresql",
         [
             python(
-                "sql/kept.py",
+                "sql/prepared.py",
                 "return raw is None or not raw.info.transaction_status",
                 "return True",
             )
         ],
-        ["tests/lifecycle/test_kept.py"],
+        ["tests/lifecycle/test_prepared.py"],
     )
     yield Mutation(
         "take the worker's own connections out of the handlers' pool",
@@ -1337,7 +1337,7 @@ def _rest() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "lifecycle/settle.py",
+                "lifecycle/failures.py",
                 "    error = printable(failure.error)\n",
                 "    error = str(failure.error)\n",
             )
@@ -1358,7 +1358,7 @@ def _rest() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "lifecycle/stuck.py",
+                "lifecycle/instances/stuck.py",
                 "return [int(id) for id in pending]",
                 "return [int(id) for id in pending] or [0]",
             )
@@ -1370,7 +1370,7 @@ def _rest() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "lifecycle/stuck.py",
+                "lifecycle/instances/stuck.py",
                 "if any((row.id, row.execution_id, what) not in died for what in row.waits_for())",
                 "if True",
             )
@@ -1380,13 +1380,19 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "begin the search for the stuck at the start every time",
         "sqlite",
-        [python("lifecycle/stuck.py", "_places[alias] = found[-1]", "pass")],
+        [python("lifecycle/instances/stuck.py", "_places[alias] = found[-1]", "pass")],
         [STUCK],
     )
     yield Mutation(
         "keep the mark of an instance that goes on",
         "sqlite",
-        [python("lifecycle/stuck.py", "rows.filter(pk__in=ids).update(stuck_since=None)", "pass")],
+        [
+            python(
+                "lifecycle/instances/stuck.py",
+                "rows.filter(pk__in=ids).update(stuck_since=None)",
+                "pass",
+            )
+        ],
         [STUCK],
     )
     yield Mutation(
@@ -1445,7 +1451,7 @@ def _rest() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "operations/redact.py",
+                "operations/redaction.py",
                 "return bool(_hidden(value, words, depth + 1) != value)",
                 "return False",
             )
@@ -1467,8 +1473,8 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "let strangers choose the limits of the health page",
         "sqlite",
-        [python("health_view.py", "        if not may_know_more:\n", "        if False:\n")],
-        ["tests/test_health_view.py"],
+        [python("views.py", "        if not may_know_more:\n", "        if False:\n")],
+        ["tests/test_views.py"],
     )
     yield Mutation(
         "delete a queue without a trace",
@@ -1480,7 +1486,7 @@ def _rest() -> Iterator[Mutation]:
                 "_ = policy",
             )
         ],
-        ["tests/commands/test_queues.py"],
+        ["tests/cli/test_queues.py"],
     )
     yield Mutation(
         "take any word before a colon for the class of an error",
@@ -1491,7 +1497,7 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "search texts of errors without the permission",
         "sqlite",
-        [python("admin/asked.py", 'if "text" in query and not texts:', "if False:")],
+        [python("admin/poison/query.py", 'if "text" in query and not texts:', "if False:")],
         ["tests/admin/test_error_texts.py"],
     )
     yield Mutation(
@@ -1511,7 +1517,7 @@ def _rest() -> Iterator[Mutation]:
 def _numbers() -> Iterator[Mutation]:
     """What operators read: numbers of now, and what may be read at all."""
     agree = "tests/admin/test_numbers_agree.py"
-    outcomes = "tests/operations/test_outcomes.py"
+    outcomes = "tests/operations/test_retry_outcomes.py"
     edits = {
         "tell a notice with the numbers of its decision": (
             python("alerts/current.py", "count = max(_count(look, found, subject), ", "count = ("),
@@ -1531,18 +1537,20 @@ def _numbers() -> Iterator[Mutation]:
         ),
         "leave what was completed to the sweep": (
             python(
-                "operations/outcomes.py",
+                "operations/retry_outcomes.py",
                 "_Outcome.SUCCEEDED if pk in completed else outcome",
                 "outcome",
             ),
             outcomes,
         ),
         "count a message twice when a sweep comes between": (
-            python("operations/outcomes.py", "if not _changed(unsettled, alias):", "if True:"),
+            python(
+                "operations/retry_outcomes.py", "if not _changed(unsettled, alias):", "if True:"
+            ),
             f"{outcomes}::test_a_sweep_between_the_reads_moves_no_number_twice",
         ),
         "keep the payloads of an edit for ever": (
-            python("lifecycle/forgetting.py", ", at__lte=tx.time()", ", at=tx.time()"),
+            python("lifecycle/instances/retention.py", ", at__lte=tx.time()", ", at=tx.time()"),
             "tests/operations/test_edits.py",
         ),
         "show the payloads of an edit without the permission": (
@@ -1598,7 +1606,7 @@ def _processes() -> Iterator[Mutation]:
             f"{COPIES}::test_a_copy_does_not_end_the_transaction_of_an_atomic_handler",
         ),
         "count a hook that fails after the commit as a failure": (
-            python("worker/executor.py", "        if not commits:\n", "        if True:\n"),
+            python("worker/execute.py", "        if not commits:\n", "        if True:\n"),
             f"{ATOMIC}::test_a_hook_that_fails_after_the_commit_is_no_failure_of_the_message",
         ),
         "let notices have every thread": (
@@ -1645,9 +1653,7 @@ def _applications() -> Iterator[Mutation]:
         ),
         "drain async handlers on another connection": (
             "sqlite",
-            python(
-                "worker/executor.py", "return async_to_sync(run)()", "return asyncio.run(run())"
-            ),
+            python("worker/execute.py", "return async_to_sync(run)()", "return asyncio.run(run())"),
             f"{drain}an_async_handler_uses_the_connection_of_the_test",
         ),
         "leave the test's transaction broken by an error": (
@@ -1665,7 +1671,7 @@ def _applications() -> Iterator[Mutation]:
         "drain without time limits": (
             "sqlite",
             python(
-                "worker/executor.py",
+                "worker/execute.py",
                 "if monotonic() - message.started > handler.seconds:",
                 "if False:",
             ),
@@ -1674,7 +1680,7 @@ def _applications() -> Iterator[Mutation]:
         "take Ctrl-C for a failure of the message": (
             "sqlite",
             python(
-                "worker/executor.py",
+                "worker/execute.py",
                 "if caller is not None and isinstance(error, KeyboardInterrupt):",
                 "if False:",
             ),

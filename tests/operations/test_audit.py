@@ -8,7 +8,7 @@ from deadletter import Permanent, operations, send, testing
 from deadletter.lifecycle import claim, sweep
 from deadletter.models import AuditedMessage, AuditEntry, Message, PoisonRecord, Queue
 
-from .making import dead, entries, failed
+from .records import dead, entries, failed
 
 HOSTILE = "ann\x00\x1b[31m\ud800\u202e<b>\n" + "x" * 300
 

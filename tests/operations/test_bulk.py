@@ -12,7 +12,7 @@ from deadletter import UnknownQueue, operations, send
 from deadletter.models import AuditedMessage, AuditEntry, Message, PoisonRecord
 from deadletter.operations import PoisonFilter, acting, bulk
 
-from .making import dead, entries, many_dead, pks
+from .records import dead, entries, many_dead, pks
 
 
 @pytest.fixture

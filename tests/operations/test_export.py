@@ -14,7 +14,7 @@ from deadletter import operations
 from deadletter.models import AuditEntry, PoisonRecord
 from deadletter.operations import PoisonFilter, export
 
-from .making import dead, many_dead
+from .records import dead, many_dead
 
 SECRET = {"to": "ann", "Password": "s3cret", "card": {"number": 1}, "list": [{"api_token": "s3"}]}
 SAFE = {

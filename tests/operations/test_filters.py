@@ -10,7 +10,7 @@ from deadletter import FailureReason, operations
 from deadletter.models import PoisonRecord
 from deadletter.operations import PoisonFilter
 
-from .making import dead, many_dead, pks
+from .records import dead, many_dead, pks
 
 
 def matching(**wanted) -> list[int]:

@@ -15,8 +15,8 @@ from deadletter import operations
 from deadletter.exceptions import PayloadRejected
 from deadletter.models import Message
 from deadletter.operations.hidden_values import HiddenValueMoved, has_marker, restore, same
-from deadletter.operations.redact import HIDDEN, redact
-from tests.operations.making import dead
+from deadletter.operations.redaction import HIDDEN, redact
+from tests.operations.records import dead
 
 ALICE = {"name": "Alice", "card": "4111"}
 BOB = {"name": "Bob", "card": "5500"}

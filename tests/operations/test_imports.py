@@ -14,7 +14,7 @@ from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import AuditEntry, Count, Message, PoisonRecord, Queue
 from deadletter.operations import PoisonFilter, import_messages, imports
 
-from .making import dead, entries
+from .records import dead, entries
 
 
 def exported(**options: Any) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from deadletter import UnknownQueue, operations, testing
 from deadletter.models import Act, AuditEntry, BulkJob, Message, PoisonRecord, Queue
 from deadletter.operations import PoisonFilter, acting, bulk
 
-from .making import dead, many_dead
+from .records import dead, many_dead
 
 OWN = ["deadletter"]
 

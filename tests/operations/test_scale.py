@@ -24,7 +24,7 @@ from deadletter.operations import PoisonFilter
 from tests.patience import PATIENCE
 from tests.processes import database_url, wait_until
 
-from .making import many_dead
+from .records import many_dead
 
 MANY = int(os.environ.get("DEADLETTER_MANY", "6000"))
 #: Bytes. A piece of 1,000 records takes 2 MB; all 6,000 without pieces would take 10.

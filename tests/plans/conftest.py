@@ -15,7 +15,7 @@ from django.db import connection, transaction
 
 from deadletter import sql
 from deadletter.models import Queue
-from deadletter.sql import kept
+from deadletter.sql import prepared
 
 #: Of each kind: scheduled, poison, and (in its own queue) due; and parked in one stream.
 MANY, PARKED = 100_000, 300_000
@@ -258,9 +258,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Seen]]:
 def look_postgresql(name: str, params: Any, into: Seen) -> None:
     for text in sql.statements("postgresql")[name]:
         look_at(text, params, into)
-        if name in kept.NAMES:
+        if name in prepared.NAMES:
             # Planned once, for whatever numbers come: as workers run it.
-            statement = kept.kept(name, text)
+            statement = prepared.kept(name, text)
             run(statement.prepare)
             look_at(statement.execute, params, into)
             run(f"DEALLOCATE {statement.name}")

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 
 from deadletter import operations
 from deadletter.alert_rules import AlertPolicy
-from deadletter.alerts.looking import COUNTED, Look
+from deadletter.alerts.conditions import COUNTED, Look
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import Message, Queue
 from deadletter.operations import growth

@@ -13,7 +13,7 @@ from django.db import connection
 from django.db.models import F
 
 from deadletter.models import Instance, Message, PoisonRecord
-from tests.operations.making import many_dead
+from tests.operations.records import many_dead
 
 TIMES = [
     (PoisonRecord, "poisoned_at"),

@@ -19,7 +19,7 @@ from deadletter.lifecycle import (
     renew,
     sweep,
 )
-from deadletter.lifecycle.settle import give_back, renewing_free
+from deadletter.lifecycle.failures import give_back, renewing_free
 from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import Message, PoisonRecord, Queue
 from deadletter.testing import frozen_clock

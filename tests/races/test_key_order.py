@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from deadletter import Outgoing, send_many
-from deadletter.lifecycle import storing
+from deadletter.lifecycle import insert
 from deadletter.models import Count, Message
 
 pytestmark = [
@@ -45,7 +45,7 @@ def test_two_senders_of_the_same_keys_in_another_order_wait_in_one_order(queue, 
 
 
 def test_chunks_are_stored_in_the_order_of_the_keys_too(queue, stage, repeated, monkeypatch):
-    monkeypatch.setattr(storing, "CHUNK", 1)
+    monkeypatch.setattr(insert, "CHUNK", 1)
     first = stage(
         transaction.atomic(lambda: keyed(["a", "b"])), after="enqueue_many", deadlock_timeout="1s"
     )
@@ -77,7 +77,7 @@ def test_our_own_transaction_is_repeated_when_the_database_ends_it_for_a_deadloc
     queue, stage, repeated, monkeypatch
 ):
     """Against somebody who keeps another order: one of the two is undone, and both get through."""
-    monkeypatch.setattr(storing, "CHUNK", 1)
+    monkeypatch.setattr(insert, "CHUNK", 1)
     other = stage(
         transaction.atomic(lambda: keyed(["b"]) + keyed(["a"])),
         after="enqueue_many",

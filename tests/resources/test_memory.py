@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deadletter import PayloadRejected, lifecycle, send
-from deadletter.failures import ERROR_LIMIT
+from deadletter.error_details import ERROR_LIMIT
 from deadletter.lifecycle import Failure
 from deadletter.models import Message
 

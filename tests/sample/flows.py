@@ -16,7 +16,7 @@ from deadletter import (
     handler,
     orchestration,
 )
-from deadletter.events import Event, kind_of
+from deadletter.instance_events import Event, kind_of
 
 from .journal import note
 
@@ -97,10 +97,10 @@ def _die_at(moment: str) -> None:
 
     SAMPLE_DIES_AT="turn 3" lets two turns pass.
     """
-    from deadletter.instances import activity, turn
+    from deadletter.instances import activities, turns
 
     what, _, left = moment.partition(" ")
-    module, name = {"turn": (turn, "apply"), "result": (activity, "_tell")}[what]
+    module, name = {"turn": (turns, "apply"), "result": (activities, "_tell")}[what]
     real, passed = getattr(module, name), []
 
     def counted(*arguments: Any, **options: Any) -> None:

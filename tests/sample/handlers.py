@@ -242,8 +242,8 @@ def use_processes(message: Any) -> None:
                 with context.Pool(2) as pool:
                     assert pool.map(abs, range(-4, 0)) == [4, 3, 2, 1]
             case "executor":
-                with ProcessPoolExecutor(2, mp_context=context) as executor:
-                    assert list(executor.map(abs, range(-4, 0))) == [4, 3, 2, 1]
+                with ProcessPoolExecutor(2, mp_context=context) as execute:
+                    assert list(execute.map(abs, range(-4, 0))) == [4, 3, 2, 1]
             case "terminate":
                 process = context.Process(target=time.sleep, args=(3600,))
                 process.start()
@@ -362,16 +362,16 @@ if os.environ.get("SAMPLE_KNOWS_NEW"):
 if os.environ.get("SAMPLE_DIES_BEFORE_COMMIT"):
     # Between the end of an atomic handler and the commit: its work and the completion are written,
     # neither is committed.
-    from deadletter.worker import executor
+    from deadletter.worker import execute
 
-    _complete = executor._complete
+    _complete = execute._complete
 
     def _complete_and_die(message: Any, *arguments: Any) -> None:
         _complete(message, *arguments)
         note("completed", message)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    executor._complete = _complete_and_die
+    execute._complete = _complete_and_die
 
 
 if os.environ.get("SAMPLE_ASKS_AT_IMPORT"):

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, connections
 
 from deadletter import Outgoing, send, send_many
-from deadletter.lifecycle.own import own_queue
+from deadletter.lifecycle.internal_queue import own_queue
 from deadletter.models import Message, Queue, WorkerProcess
 from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until

@@ -18,8 +18,8 @@ from django.db import DataError, InternalError, OperationalError
 from deadletter import FailureReason, Outgoing, send, send_many
 from deadletter.lifecycle import Failure, claim, complete, fail, streams
 from deadletter.models import Message, PoisonRecord
-from deadletter.worker import backlog, exchange, executors, leases, pump, rhythm
-from deadletter.worker.ledger import SLOTS
+from deadletter.worker import busy_reports, exchange, executors, leases, pump, rhythm
+from deadletter.worker.crash_ledger import SLOTS
 from deadletter.worker.options import Options
 from deadletter.worker.process import WorkerProcess
 from tests.patience import PATIENCE
@@ -74,7 +74,7 @@ def test_every_message_is_counted_once(run, handles, atomic):
 
 
 def test_a_drain_does_not_end_at_a_claim_that_only_parked(run, handles, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.claim"), "ROUNDS", 2)
+    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.claims"), "ROUNDS", 2)
     monkeypatch.setattr(streams, "REACH", 3)
     handled = []
     handles("job", lambda message: handled.append(message.id))
@@ -403,8 +403,8 @@ def held_up(monkeypatch, id):
         return replace(real(**{**given, "completions": others}), busy=[id])
 
     monkeypatch.setattr(exchange, "process_batch", answer)
-    monkeypatch.setattr(backlog, "SHORTEST_PAUSE", math.inf)
-    monkeypatch.setattr(backlog, "LONGEST_PAUSE", math.inf)
+    monkeypatch.setattr(busy_reports, "SHORTEST_PAUSE", math.inf)
+    monkeypatch.setattr(busy_reports, "LONGEST_PAUSE", math.inf)
 
 
 def test_a_report_that_broke_off_stays_in_doubt_while_the_backlog_is_settled(
@@ -449,7 +449,7 @@ def test_a_database_that_goes_away_while_holders_are_asked_costs_no_claimed_mess
     process = stepped()
     held = send("job").pk
     held_up(monkeypatch, held)
-    monkeypatch.setattr(backlog, "holders", away)
+    monkeypatch.setattr(busy_reports, "holders", away)
     wait_until(lambda: process.pump.turn() or seen)
     # Claimed by the exchange that meets the lock.
     other = send("job").pk
@@ -522,7 +522,7 @@ def test_a_timeout_uses_the_handlers_own_backoff(stepped, handles):
 
     message = Message.objects.get()
     assert message.failure_reason == FailureReason.TIMEOUT_EXCEEDED
-    assert message.error == "deadletter.worker.executor.TookTooLong: took longer than 0.1 s"
+    assert message.error == "deadletter.worker.execute.TookTooLong: took longer than 0.1 s"
     wait = (message.available_at - sent.created_at).total_seconds()
     assert 990 < wait < 1000 + PATIENCE
 

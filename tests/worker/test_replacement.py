@@ -14,8 +14,8 @@ from django.db import connection
 
 from deadletter import FailureReason, send
 from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
+from deadletter.worker.crash_ledger import Ledger, Phase
 from deadletter.worker.housekeeper import draining_name
-from deadletter.worker.ledger import Ledger, Phase
 from tests.processes import Worker, Workers, _can_write, wait_until
 
 from .rows import leases, rows

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from deadletter import Status, points, send, sql, testing
+from deadletter import Status, crash_points, send, sql, testing
 from deadletter.lifecycle import ClaimRequest, Failure, Progress, claim, fail, process_batch
 from deadletter.models import Message, PoisonRecord
-from deadletter.worker.ledger import Entry, Ledger, Stage
+from deadletter.worker.crash_ledger import Entry, Ledger, Stage
 from deadletter.worker.supervisor import free
 from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
@@ -114,7 +114,7 @@ def test_a_flag_is_kept_from_the_commit_of_the_exchange_on(
 
     handles("job", function)
     id = send("job").pk
-    points.listen(listen)
+    crash_points.listen(listen)
     try:
         with running(concurrency=1):
             assert arrived.wait(PATIENCE)
@@ -125,7 +125,7 @@ def test_a_flag_is_kept_from_the_commit_of_the_exchange_on(
             wait_until(lambda: not Message.objects.exists())
     finally:
         leave.set()
-        points.listen(None)
+        crash_points.listen(None)
 
     assert seen == [STORED | PACKED if is_kept else STORED]
 

@@ -16,7 +16,7 @@ from deadletter import FailureReason, Outgoing, clock, logs, send, send_many
 from deadletter.lifecycle import ClaimRequest, claim, process_batch, sweep
 from deadletter.models import Message, PoisonRecord, Queue, WorkerDeath, WorkerProcess
 from deadletter.worker import supervisor
-from deadletter.worker.ledger import Entry, Ledger, Stage
+from deadletter.worker.crash_ledger import Entry, Ledger, Stage
 from deadletter.worker.supervisor import Child, Supervisor, free
 from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until

@@ -10,13 +10,12 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
-from ...exceptions import LockNotAvailable
-from ..parts import (
+from ...cli import (
     alerts,
     candidates,
     health,
     instances,
-    listing,
+    lists,
     queues,
     remove,
     retry,
@@ -28,13 +27,14 @@ from ..parts import (
     waiting,
     workers,
 )
-from ..parts.screen import Screen, usage
-from ..parts.text import plain
+from ...cli.output import Screen, usage
+from ...cli.text import plain
+from ...exceptions import LockNotAvailable
 
 #: Name, help, what adds its arguments, what runs it.
 PARTS = (
     ("send", send.HELP, send.add, send.run),
-    ("list", listing.HELP, listing.add, listing.run),
+    ("list", lists.HELP, lists.add, lists.run),
     ("show", show.HELP, show.add, show.run),
     ("retry", retry.HELP, retry.add, retry.run),
     ("remove", remove.HELP, remove.add, remove.run),

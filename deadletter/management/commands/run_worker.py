@@ -15,6 +15,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
 from ...checks import check_databases
+from ...cli.args import duration, seconds
 from ...forks import CAN_FORK
 from ...logs import configure
 from ...metrics.exporter import Exporter
@@ -23,14 +24,13 @@ from ...models import Message, Queue
 from ...models import WorkerProcess as WorkerRow
 from ...patterns import is_pattern
 from ...worker import pools
+from ...worker.crash_ledger import Ledger
 from ...worker.housekeeper import resident_mib
-from ...worker.ledger import Ledger
 from ...worker.options import Options
 from ...worker.outages import Unusable, advice, check_tables, is_outage
 from ...worker.process import RECYCLE, WorkerProcess, leave, start_again
 from ...worker.registry import discover, registry
 from ...worker.shutdown import Shutdown
-from ..parts.options import duration, seconds
 
 #: Seconds for which a handler that computes may keep the interpreter while the pump waits for it.
 #: Python's own 5 ms are as long as a transaction; they cost a tenth of the rate of quick handlers.

@@ -1,0 +1,80 @@
+"""Which streams are halted, and which have been blocked the longest?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Min, Value
+from django.db.models.functions import Concat
+
+from ...models import Message, PoisonRecord, Queue, State
+from ...operations import HeldStream, list_streams
+from ...operations.streams import COUNTED
+from ..counts import Capped
+from .links import Links
+
+#: Streams on the page; each costs a few index probes.
+SHOWN = 6
+#: Records that halt a stream, looked at for their number and the oldest of them.
+HALTS = 1_000
+
+
+@dataclass(frozen=True)
+class StreamLine:
+    held: HeldStream
+    waiting: Capped
+    rows_url: str
+    holder_url: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    lines: list[StreamLine]
+    halted: Capped
+    #: When the first of them was halted.
+    since: datetime | None
+    all_url: str
+
+
+def read_streams(links: Links, using: str) -> Streams | None:
+    if not links.messages:
+        return None
+    halts = PoisonRecord.objects.using(using).filter(halts=True)
+    # In the order of the partial index that knows only these.
+    rows = halts.order_by("queue", "stream", "message_id")
+    found = rows.values("poisoned_at", both=Concat("queue", Value("\n"), "stream"))[
+        : HALTS + 1
+    ].aggregate(
+        every=Count("poisoned_at"), names=Count("both", distinct=True), since=Min("poisoned_at")
+    )
+    return Streams(
+        lines=_lines(links, list_streams(limit=SHOWN, using=using), using),
+        halted=Capped(found["names"], found["every"] > HALTS),
+        since=found["since"],
+        all_url=links.to(Message, "streams"),
+    )
+
+
+def _lines(links: Links, streams: list[HeldStream], using: str) -> list[StreamLine]:
+    names = {held.queue for held in streams}
+    rows = Queue.objects.using(using).filter(name__in=names) if names else []
+    ids = {queue.name: queue.pk for queue in rows}
+    return [_line(links, held, ids[held.queue]) for held in streams if held.queue in ids]
+
+
+def _line(links: Links, held: HeldStream, queue_id: int) -> StreamLine:
+    if held.poison_id is not None:
+        holder = links.to(PoisonRecord, "poisonrecord_change", held.poison_id)
+    elif held.message_id is not None:
+        holder = links.to(Message, "message_change", held.message_id)
+    else:
+        holder = ""
+    return StreamLine(
+        held,
+        Capped(min(held.waiting, COUNTED), held.waiting > COUNTED),
+        links.to(
+            Message, "message_changelist", q=held.stream, queue=queue_id, state=State.BLOCKED.value
+        ),
+        holder,
+    )

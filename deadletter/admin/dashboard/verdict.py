@@ -1,0 +1,223 @@
+"""What would somebody woken at three in the morning have to know? In one line, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from django.utils.text import capfirst
+from django.utils.translation import gettext, ngettext
+
+from ...models import Message, PoisonRecord, Queue, State
+from ...text import visible
+from ...times import lasting
+from ..counts import Capped, capped
+from .links import Links
+from .queues import QueueLine, Queues
+from .streams import Streams
+from .workers import Workers
+
+#: So many failed messages of a queue that completes nothing are not a hiccup of one of them.
+FAILING = 10
+#: What is due this long is late; a worker that was lost longer ago is history.
+LATE, LOST = timedelta(minutes=5), timedelta(hours=24)
+#: Dead letters of the last hour that are counted, and things of one kind that are called by name.
+COUNTED, NAMED = 10_000, 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong ("bad": work stands still; "warn": it will need a look) and where it is."""
+
+    level: str
+    text: str
+    url: str = ""
+    since: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    findings: list[Finding]
+    #: What there is to say when nothing is wrong, and who says so.
+    calm: str
+    calm_url: str = ""
+
+    @property
+    def level(self) -> str:
+        return self.findings[0].level if self.findings else "good"
+
+
+def judge(
+    links: Links,
+    now: datetime,
+    using: str,
+    *,
+    queues: Queues | None,
+    streams: Streams | None,
+    workers: Workers | None,
+) -> Verdict:
+    """Judge by what the person may see, and only by that."""
+    lines = queues.lines if queues else []
+    found = [
+        *_halted(streams, now),
+        *_unserved(lines, workers, now),
+        *_held(workers, now),
+        *_died(links, now, using),
+        *_failing(links, lines),
+        *_late(links, lines, workers, now),
+        *_paused(lines, now),
+        *_lost(workers, now),
+    ]
+    found.sort(key=lambda finding: finding.level != "bad")
+    found[:1] = [replace(finding, text=capfirst(finding.text)) for finding in found[:1]]
+    return Verdict(found, _calm(workers), workers.all_url if workers else "")
+
+
+def _halted(streams: Streams | None, now: datetime) -> Iterator[Finding]:
+    if streams and streams.halted:
+        text = ngettext("%(n)s stream halted", "%(n)s streams halted", streams.halted.n)
+        yield Finding(
+            "bad", text % {"n": streams.halted}, streams.all_url, _for(streams.since, now)
+        )
+
+
+def _unserved(lines: list[QueueLine], workers: Workers | None, now: datetime) -> Iterator[Finding]:
+    """Queues with messages due that no live worker serves."""
+    if workers is None or workers.alive is None:
+        return
+    waiting = [line for line in lines if line.due_since and not (line.paused or line.keeps)]
+    if not workers.alive:
+        since = min((line.due_since for line in waiting if line.due_since), default=None)
+        text = gettext("no worker is running")
+        yield Finding("bad" if waiting else "warn", text, workers.all_url, _for(since, now))
+        return
+    alone = [line for line in waiting if line.name not in workers.served]
+    for line in alone[:NAMED]:
+        text = gettext("no worker serves queue %(name)s") % {"name": _short(line.name)}
+        yield Finding("bad", text, line.due_url, _for(line.due_since, now))
+    yield from _others("bad", len(alone) - NAMED, workers.all_url)
+
+
+def _held(workers: Workers | None, now: datetime) -> Iterator[Finding]:
+    breakers = (workers and workers.breakers) or []
+    for line in breakers[:NAMED]:
+        text = gettext("circuit breaker open for %(name)s") % {"name": _short(line.name)}
+        yield Finding("bad", text, line.url, _for(line.opened_at, now))
+    if workers and len(breakers) > NAMED:
+        n = len(breakers) - NAMED
+        text = ngettext("%(n)s more breaker open", "%(n)s more breakers open", n) % {"n": n}
+        yield Finding("bad", text, workers.breakers_url)
+
+
+def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:
+    if not links.poison:
+        return
+    hour = now - timedelta(hours=1)
+    records = capped(PoisonRecord.objects.using(using).filter(poisoned_at__gt=hour), COUNTED)
+    moved = _moved(hour, using)
+    n = Capped(records.n + moved.n, records.more or moved.more)
+    if n:
+        text = ngettext(
+            "%(n)s dead letter of the last hour is still there",
+            "%(n)s dead letters of the last hour are still there",
+            n.n,
+        )
+        # The list of records has nothing of what lies in dead queues; the groups have both.
+        groups = links.to(PoisonRecord, "poisonrecord_changelist")
+        yield Finding("warn", text % {"n": n}, groups if moved else links.records(since=hour))
+
+
+def _moved(after: datetime, using: str) -> Capped:
+    """Count what died since then and lies in dead queues."""
+    rows = Queue.objects.using(using).filter(sources__isnull=False)
+    queues = sorted(set(rows.values_list("pk", flat=True)))
+    if not queues:
+        return Capped(0)
+    moved = Message.objects.using(using).filter(queue_id__in=queues, died_at__gt=after)
+    return capped(moved.values("pk"), COUNTED)
+
+
+def _failing(links: Links, lines: list[QueueLine]) -> Iterator[Finding]:
+    """Queues in which much waits for a retry and nothing succeeds: a service is down."""
+    failing = []
+    for line in lines:
+        failed = next((cell for cell in line.cells if cell.state == State.FAILED), None)
+        if failed and failed.n.n >= FAILING and line.is_idle and not line.keeps:
+            failing.append((line, failed))
+    for line, failed in failing[:NAMED]:
+        text = gettext("queue %(name)s completes nothing, and %(n)s of its messages have failed")
+        yield Finding("warn", text % {"name": _short(line.name), "n": failed.n}, failed.url)
+    rows = links.to(Queue, "queue_changelist") or links.to(Message, "message_changelist")
+    yield from _others("warn", len(failing) - NAMED, rows)
+
+
+def _late(
+    links: Links, lines: list[QueueLine], workers: Workers | None, now: datetime
+) -> Iterator[Finding]:
+    """Queues that are served, and still behind."""
+    served = workers.served if workers and workers.alive is not None else None
+    late = [
+        line
+        for line in lines
+        if line.due_since
+        and now - line.due_since > LATE
+        and not (line.paused or line.keeps)
+        and (served is None or line.name in served)
+    ]
+    for line in late[:NAMED]:
+        text = gettext("queue %(name)s is behind") % {"name": _short(line.name)}
+        yield Finding("warn", text, line.due_url, _for(line.due_since, now))
+    rows = links.to(Queue, "queue_changelist") or links.to(Message, "message_changelist")
+    yield from _others("warn", len(late) - NAMED, rows)
+
+
+def _paused(lines: list[QueueLine], now: datetime) -> Iterator[Finding]:
+    for line in lines:
+        if line.paused and line.due_since and not line.keeps:
+            pending = next(cell.n for cell in line.cells if cell.state == State.PENDING)
+            yield Finding("warn", _paused_text(line.name, pending), line.url or line.due_url)
+
+
+def _paused_text(name: str, pending: Capped) -> str:
+    text = ngettext(
+        "queue %(name)s is paused with %(n)s message due",
+        "queue %(name)s is paused with %(n)s messages due",
+        pending.n,
+    )
+    return text % {"name": _short(name), "n": pending}
+
+
+def _lost(workers: Workers | None, now: datetime) -> Iterator[Finding]:
+    if workers and workers.lost_at and now - workers.lost_at < LOST:
+        n = len(workers.lost)
+        text = ngettext("%(n)s worker lost", "%(n)s workers lost", n) % {"n": n}
+        yield Finding("warn", text, workers.all_url, _for(workers.lost_at, now))
+
+
+def _others(level: str, n: int, url: str) -> Iterator[Finding]:
+    if n > 0:
+        yield Finding(
+            level, ngettext("and %(n)s more queue", "and %(n)s more queues", n) % {"n": n}, url
+        )
+
+
+def _calm(workers: Workers | None) -> str:
+    if workers is None or not workers.alive:
+        return gettext("All is well.")
+    n = len(workers.alive)
+    text = ngettext(
+        "All is well. %(n)s worker is running.", "All is well. %(n)s workers are running.", n
+    )
+    return text % {"n": n}
+
+
+def _for(since: datetime | None, now: datetime) -> str:
+    """Say how long, in at most one unit: at three in the morning "2 hours" is exact enough."""
+    if since is None or now - since < timedelta(minutes=1):
+        return ""
+    return gettext("for %(time)s") % {"time": lasting(since, now, depth=1)}
+
+
+def _short(name: str) -> str:
+    return visible(name, limit=60)

@@ -1,0 +1,115 @@
+"""Who is there to do the work, and which names are held back?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ...models import Breaker, WorkerProcess
+from ...patterns import Served
+from ..error_text import hidden_text
+from ..workers import ALIVE
+from .links import Links
+
+#: Rows read, and live workers and breakers listed.
+READ, SHOWN = 200, 8
+
+
+@dataclass(frozen=True)
+class WorkerLine:
+    name: str
+    url: str
+    queues: str
+    running: int
+    concurrency: int
+    completed: int
+    failed: int
+    seen_at: datetime
+
+
+@dataclass(frozen=True)
+class BreakerLine:
+    name: str
+    url: str
+    error: str
+    failures: int
+    opened_at: datetime
+    #: When the next message is tried; None: at once.
+    until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """None and empty where the person may not look."""
+
+    alive: list[WorkerLine] | None = None
+    #: Names of workers that stopped without saying so, and when one was last seen.
+    lost: list[str] = field(default_factory=list)
+    lost_at: datetime | None = None
+    served: Served = field(default_factory=lambda: Served(()))
+    all_url: str = ""
+    breakers: list[BreakerLine] | None = None
+    breakers_url: str = ""
+
+    @property
+    def shown(self) -> list[WorkerLine]:
+        return (self.alive or [])[:SHOWN]
+
+    @property
+    def more(self) -> int:
+        return max(len(self.alive or []) - SHOWN, 0)
+
+
+def read_workers(links: Links, now: datetime, using: str) -> Workers | None:
+    if not (links.workers or links.breakers):
+        return None
+    found: dict[str, Any] = {}
+    if links.workers:
+        found |= _workers(links, now, using)
+    if links.breakers:
+        rows = Breaker.objects.using(using).open(now).order_by("opened_at", "name")[:SHOWN]
+        found["breakers"] = [_breaker(links, row, now) for row in rows]
+        found["breakers_url"] = links.to(Breaker, "breaker_changelist")
+    return Workers(**found)
+
+
+def _workers(links: Links, now: datetime, using: str) -> dict[str, Any]:
+    rows = list(WorkerProcess.objects.using(using).order_by("-seen_at", "name")[:READ])
+    alive = sorted((row for row in rows if now - row.seen_at <= ALIVE), key=lambda row: row.name)
+    lost = [row for row in rows if now - row.seen_at > ALIVE]
+    return {
+        "alive": [_worker(links, row) for row in alive],
+        "lost": [row.name for row in lost],
+        "lost_at": max((row.seen_at for row in lost), default=None),
+        "served": Served(row.queues for row in alive),
+        "all_url": links.to(WorkerProcess, "workerprocess_changelist"),
+    }
+
+
+def _worker(links: Links, row: WorkerProcess) -> WorkerLine:
+    return WorkerLine(
+        row.name,
+        links.to(WorkerProcess, "workerprocess_change", row.pk),
+        ", ".join(_names(row)),
+        len(row.running) if isinstance(row.running, list) else 0,
+        row.concurrency,
+        row.completed,
+        row.failed,
+        row.seen_at,
+    )
+
+
+def _breaker(links: Links, row: Breaker, now: datetime) -> BreakerLine:
+    return BreakerLine(
+        row.name,
+        links.to(Breaker, "breaker_change", row.pk),
+        row.error if links.texts else hidden_text(row.error),
+        row.failures,
+        row.opened_at,
+        row.until if row.until > now else None,
+    )
+
+
+def _names(row: WorkerProcess) -> list[str]:
+    return [str(name) for name in row.queues] if isinstance(row.queues, list) else []

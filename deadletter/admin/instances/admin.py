@@ -1,0 +1,181 @@
+"""Instances: which are there, in what state? The latest activity first, at a bounded price."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from django.contrib import admin
+from django.db import router
+from django.db.models import DateTimeField, Q, Value
+from django.db.models.functions import Left
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+from django.utils.html import format_html
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ... import clock
+from ...models import Instance, InstanceStatus
+from ...operations.instances import STUCK, narrowed
+from ...text import visible
+from ...times import ago
+from ..base import ReadOnlyAdmin
+from ..error_text import said_of
+from . import cancel, page
+
+#: Names offered by the filter: each is one probe of an index. Any other can be given by address.
+NAMES = 20
+#: Characters of the stored error that a list reads, and of its text that it shows.
+ERROR_READ, ERROR_SHOWN = 1_000, 160
+
+
+class StatusFilter(admin.SimpleListFilter):
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [*InstanceStatus.choices, (STUCK, _("stuck"))]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        value = self.value()
+        if value is None:
+            return queryset
+        if value not in (*InstanceStatus.values, STUCK):
+            return queryset.none()
+        return narrowed(queryset, status=value, name=request.GET.get("name"))
+
+
+class NameFilter(admin.SimpleListFilter):
+    """By name; a list of all names would read the whole table, so they are probed one by one."""
+
+    title = _("name")
+    parameter_name = "name"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, visible(name, limit=80)) for name in first_names()]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        value = self.value()
+        if value is None:
+            return queryset
+        return queryset.none() if "\x00" in value else queryset.filter(name=value)
+
+
+def first_names() -> list[str]:
+    """Return the first names in order, by one probe of their index each."""
+    rows = Instance.objects.using(router.db_for_write(Instance)).order_by("name")
+    names: list[str] = []
+    following = rows
+    while len(names) < NAMES:
+        name = following.values_list("name", flat=True).first()
+        if name is None:
+            break
+        names.append(name)
+        following = rows.filter(name__gt=name)
+    return names
+
+
+@admin.register(Instance)
+class InstanceAdmin(ReadOnlyAdmin):
+    list_display = (
+        "shown_id",
+        "shown_name",
+        "shown_status",
+        "active",
+        "why",
+    )
+    list_display_links = ("shown_id",)
+    list_filter = (StatusFilter, NameFilter)
+    #: The page of an instance leads to all its children.
+    other_lookups = ("parent",)
+    without_payload = {
+        "why": "hidden_why",
+        "error": "hidden_why",
+        **dict.fromkeys(("input", "state", "output", "pending", "inbox", "history"), ""),
+    }
+    sortable_by = ()  # type: ignore[assignment]
+    # As the indexes have it: read backwards, nothing is sorted.
+    ordering = ("-updated_at", "-id")
+    search_fields = ("id",)
+    search_help_text = _("The whole of an id.")
+    list_per_page = 50
+    actions = None
+
+    class Media:
+        css = {"all": ("deadletter/instance.css",)}
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        rows = super().get_queryset(request).light().defer("error", "pending")
+        now = Value(clock.now(rows.db), DateTimeField())
+        return rows.annotate(start=Left("error", ERROR_READ), seen_at=now)
+
+    def matches(self, term: str) -> Q:
+        return Q(pk=term)
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        name = "deadletter_instance_cancel"
+        own = [path("<path:object_id>/cancel/", view(self.cancel), name=name)]
+        return own + super().get_urls()
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        return page.page(self, request, object_id)
+
+    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return cancel.cancel(self, request, object_id)
+
+    @admin.display(description=_("id"))
+    def shown_id(self, instance: Instance) -> str:
+        return visible(instance.pk, limit=200)
+
+    @admin.display(description=_("name"))
+    def shown_name(self, instance: Instance) -> str:
+        version = f" {instance.version}" if instance.version else ""
+        return visible(f"{instance.name}{version}", limit=200)
+
+    @admin.display(description=_("status"))
+    def shown_status(self, instance: Instance) -> str:
+        known = instance.status if instance.status in InstanceStatus.values else "unknown"
+        label = visible(instance.get_status_display(), limit=40)
+        if instance.is_stuck:
+            known, label = STUCK, gettext("stuck")
+        return format_html('<span class="deadletter-status is-{}">{}</span>', known, label)
+
+    @admin.display(description=_("error"))
+    def why(self, instance: Any) -> str:
+        return visible(text_of(instance.start), limit=ERROR_SHOWN) or "-"
+
+    @admin.display(description=_("error"))
+    def hidden_why(self, instance: Any) -> str:
+        stored = instance.start or ""
+        return visible(said_of(text_of(stored), category_of(stored)), limit=ERROR_SHOWN) or "-"
+
+    @admin.display(description=_("Last activity"))
+    def active(self, instance: Any) -> str:
+        return ago(instance.updated_at, instance.seen_at)
+
+
+_CATEGORY = re.compile(r'"category": ?"(\w+)"')
+
+
+def category_of(stored: str) -> str:
+    found = _CATEGORY.search(stored)
+    return found[1] if found else ""
+
+
+_TEXT = re.compile(r'"text": ?"((?:[^"\\]|\\.)*)')
+
+
+def text_of(stored: str | None) -> str:
+    """Read the text of an error from the beginning of its JSON, which may be cut anywhere."""
+    found = _TEXT.search(stored or "")
+    if found is None:
+        return stored or ""
+    try:
+        return str(json.loads(f'"{found[1]}"'))
+    except ValueError:
+        return found[1]

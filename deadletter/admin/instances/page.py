@@ -1,0 +1,265 @@
+"""One instance: what it is, why it failed, what it waits for, and everything that happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models.functions import Left
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ... import clock
+from ...error_details import ErrorDetails
+from ...models import Instance, InstanceStatus, Message, PoisonRecord, State
+from ...text import visible
+from ..cli_hint import command
+from ..error_text import hidden_text, said_of
+from ..pages import alias, tell
+from ..payloads import read, show
+from ..render import moment
+from ..urls import link, to_instance, to_messages
+from .log import read_log
+
+#: Rows of each list beside the log; a link leads to the others where there is a page for them.
+LISTED = 20
+#: What may be large or damaged is read column by column.
+HEAVY = ("input", "state", "output", "error", "pending", "inbox", "history")
+_CATEGORIES = {
+    "poison": _("A message of it died"),
+    "application": _("The application decided so"),
+    "infrastructure": _("The infrastructure failed"),
+    "configuration": _("Something is configured wrongly"),
+}
+_WAITED = {"activity": _("activity"), "child": _("child"), "timer": _("timer")}
+
+
+def find(object_id: str) -> Instance | None:
+    """Read an instance by the id in its address, without what may be large or damaged."""
+    id = unquote(object_id)
+    if "\x00" in id:
+        return None
+    return Instance.objects.using(alias()).defer(*HEAVY).filter(pk=id).first()
+
+
+def gone(model_admin: Any, request: HttpRequest) -> HttpResponse:
+    tell(request, gettext("There is no such instance."), messages.WARNING)
+    return HttpResponseRedirect(link(model_admin.admin_site.name, "instance_changelist"))
+
+
+def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
+    if not model_admin.has_view_permission(request) or request.method == "POST":
+        raise PermissionDenied
+    found = find(object_id)
+    if found is None:
+        return gone(model_admin, request)
+    site = model_admin.admin_site
+    may_read = request.user.has_perm("deadletter.view_payload")
+    may_cancel = found.is_running and request.user.has_perm("deadletter.cancel_instance")
+    request.current_app = site.name
+    context = {
+        **site.each_context(request),
+        "title": visible(str(found), limit=250),
+        "opts": model_admin.opts,
+        "instance": found,
+        # Themes take the last part of their heading from here.
+        "original": found,
+        "known_status": found.status if found.status in InstanceStatus.values else "unknown",
+        "failure": _failure(site.name, request, found, texts=may_read),
+        "contents": _contents(found) if may_read else None,
+        "waiting": _waiting(site.name, request, found),
+        "queued": _queued(site.name, request, found),
+        "poison": _poison(site.name, request, found, texts=may_read),
+        "parent_url": to_instance(site.name, request, found.parent),
+        "children": _children(site.name, request, found),
+        "past": _past(found, texts=may_read),
+        "log": read_log(site.name, request, found, payloads=may_read),
+        "cancel_url": _cancel_url(site.name, found) if may_cancel else "",
+        "commands": _commands(found, may_cancel),
+    }
+    return TemplateResponse(request, "admin/deadletter/instance/page.html", context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why it failed, and whether something brings it back."""
+
+    category: str
+    text: str
+    last_error: str
+    advice: str
+    url: str = ""
+    retry_url: str = ""
+
+
+def _failure(site: str, request: HttpRequest, found: Instance, *, texts: bool) -> Failure | None:
+    if found.status != InstanceStatus.FAILED:
+        return None
+    stored = read(found, "error")
+    try:
+        error = ErrorDetails.from_dict(stored.value)
+    except ValueError as problem:
+        error = ErrorDetails.Application(stored.problem or problem)
+    record = None
+    if found.failed_by is not None:
+        by, rows = found.failed_by, PoisonRecord.objects.using(alias())
+        # As what it became in a dead queue it has another id; it is one of its instance's few.
+        moved = rows.filter(instance=error.instance or found.id, source_id=by)
+        ids = rows.filter(message_id=by).values_list("pk", flat=True)
+        record = ids.first() or moved.values_list("pk", flat=True).first()
+    may_look = request.user.has_perm("deadletter.view_poisonrecord")
+    may_retry = may_look and request.user.has_perm("deadletter.retry_poison")
+    return Failure(
+        category=str(_CATEGORIES[error.category]),
+        text=visible(error.text if texts else said_of(error.text, error.category), limit=2_000),
+        last_error=visible(
+            (error.last_error or "") if texts else hidden_text(error.last_error), limit=4_000
+        ),
+        advice=_advice(found, error, record),
+        url=link(site, "poisonrecord_change", record) if record and may_look else "",
+        retry_url=link(site, "poisonrecord_retry", record) if record and may_retry else "",
+    )
+
+
+def _advice(found: Instance, error: ErrorDetails, record: int | None) -> str:
+    if found.failed_by is None:
+        return gettext(
+            "Nothing brings it back: it was a decision. The application may start the id again."
+        )
+    values = {"id": found.failed_by, "child": visible(error.instance, limit=200)}
+    if record is None:
+        return (
+            gettext(
+                "The poison record of message %(id)s is gone, so nothing can reopen it. The "
+                "application may start the id again."
+            )
+            % values
+        )
+    if error.instance not in (None, found.id):
+        return (
+            gettext(
+                "Message %(id)s of %(child)s, below it, did it. When that is retried, both are "
+                "reopened and go on where they stood."
+            )
+            % values
+        )
+    return gettext("When message %(id)s is retried, it is reopened and goes on where it stood.") % (
+        values
+    )
+
+
+def _contents(found: Instance) -> list[tuple[str, Any]]:
+    labels = {"input": gettext("Input"), "state": gettext("State"), "output": gettext("Output")}
+    return [(label, show(read(found, column))) for column, label in labels.items()]
+
+
+def _waiting(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
+    """Return what it waits for: activities, children, timers."""
+    stored = read(found, "pending")
+    value = stored.value if isinstance(stored.value, dict) else {}
+    rows = []
+    for id, what in list(value.items())[:LISTED]:
+        about = what if isinstance(what, dict) else {}
+        child = about.get("instance") if isinstance(about.get("instance"), str) else None
+        kind = str(about.get("kind", "?"))
+        rows.append(
+            {
+                "id": id,
+                "kind": _WAITED.get(kind, kind),
+                "name": about.get("name", ""),
+                "child": child,
+                "url": to_instance(site, request, child),
+            }
+        )
+    return {"rows": rows, "more": len(value) - len(rows), "problem": stored.problem}
+
+
+def _queued(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
+    """Return its messages that are in a queue."""
+    rows = Message.objects.using(alias()).light().filter(instance=found.pk).order_by("pk")
+    there = list(rows.defer("payload", "headers", "history", "error")[: LISTED + 1])
+    now = clock.now(alias())
+    urls = to_messages(site, request, [message.pk for message in there])
+    shown = [
+        {
+            "message": message,
+            "state": State(message.state(now)).label,
+            "due": message.available_at,
+            "url": urls.get(message.pk, ""),
+        }
+        for message in there[:LISTED]
+    ]
+    return {"rows": shown, "more": len(there) > LISTED}
+
+
+def _poison(site: str, request: HttpRequest, found: Instance, *, texts: bool) -> dict[str, Any]:
+    """Return its messages that died and are still there."""
+    rows = PoisonRecord.objects.using(alias()).filter(instance=found.pk).order_by("-pk")
+    light = rows.defer("payload", "headers", "history", "last_error", "verdict")
+    records: list[Any] = list(light.annotate(start=Left("last_error", 200))[: LISTED + 1])
+    may_look = request.user.has_perm("deadletter.view_poisonrecord")
+    return {
+        "rows": [
+            {
+                "record": record,
+                "said": record.start if texts else f"{record.exception} {record.frame}".strip(),
+                "url": link(site, "poisonrecord_change", record.pk) if may_look else "",
+                "failed_it": not found.is_running
+                and found.failed_by in (record.message_id, record.source_id),
+            }
+            for record in records[:LISTED]
+        ],
+        "more": len(records) > LISTED,
+        "url": link(site, "poisonrecord_records", instance=found.pk) if may_look else "",
+    }
+
+
+def _children(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
+    rows = Instance.objects.using(alias()).defer(*HEAVY).filter(parent=found.pk).order_by("pk")
+    children = list(rows[: LISTED + 1])
+    shown = [(child, to_instance(site, request, child.pk)) for child in children[:LISTED]]
+    more = link(site, "instance_changelist", parent=found.pk) if len(children) > LISTED else ""
+    return {"rows": shown, "more_url": more}
+
+
+def _past(found: Instance, *, texts: bool) -> list[dict[str, Any]]:
+    """Return how earlier executions ended and which errors were repaired, the latest first."""
+    stored = read(found, "history")
+    if not isinstance(stored.value, list):
+        return [{"error": stored.problem or gettext("The history is damaged.")}]
+    labels = {**dict(InstanceStatus.choices), "continued": _("continued as new")}
+    shown = []
+    for entry in stored.value[-100:]:
+        about = entry if isinstance(entry, dict) else {}
+        error = about.get("error")
+        shown.append(
+            {
+                "execution_id": about.get("execution_id", "?"),
+                "status": labels.get(str(about.get("status")), str(about.get("status"))),
+                "at": moment(about.get("at")) if about.get("at") else None,
+                "error": _said(error, texts=texts),
+                "retried": about.get("retried"),
+            }
+        )
+    return shown[::-1]
+
+
+def _said(error: Any, *, texts: bool) -> str:
+    if not isinstance(error, dict):
+        return ""
+    text = str(error.get("text", ""))
+    return text if texts else said_of(text, error.get("category"))
+
+
+def _cancel_url(site: str, found: Instance) -> str:
+    return link(site, "instance_cancel", quote(found.pk))
+
+
+def _commands(found: Instance, may_cancel: bool) -> list[str]:
+    shown = [command("instance", "show", found.pk)]
+    return [*shown, command("instance", "cancel", found.pk, why="…")] if may_cancel else shown

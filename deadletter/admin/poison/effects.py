@@ -1,0 +1,143 @@
+"""What exactly will happen? Sentences for the pages that ask before they act."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext, ngettext
+
+from ...models import Message, PoisonRecord, Queue
+from ...operations import effect_of
+from ...text import visible
+from ..pages import alias
+from .following import following
+
+#: Instances named in a sentence.
+_NAMED = 5
+
+
+def of_retry(record: PoisonRecord) -> list[str]:
+    """Say what a retry of one record does, as of now."""
+    said = [
+        gettext(
+            "Message %(id)s (%(name)s) goes back into its queue, %(queue)s, under the same id; "
+            "the poison record disappears."
+        )
+        % _names(record),
+        gettext("Its attempts start again at 0. Its stages, history and headers are kept."),
+        *(_stream_after_retry(record) if record.instance is None else _reopens(record)),
+    ]
+    if record.poison_count > 1:
+        text = ngettext(
+            "It has died %(n)s time already.",
+            "It has died %(n)s times already.",
+            record.poison_count,
+        )
+        said.append(text % {"n": record.poison_count})
+    return said
+
+
+def of_remove(record: PoisonRecord) -> list[str]:
+    """Say what a removal of one record does, as of now."""
+    said = [
+        gettext(
+            "Message %(id)s (%(name)s) of queue %(queue)s is removed for good, with its payload "
+            "and its history. It will never be handled, and this cannot be undone."
+        )
+        % _names(record)
+    ]
+    if record.instance is not None:
+        text = gettext("Instance %(id)s stays as it is; nothing can reopen it any more.")
+        return [*said, text % {"id": visible(record.instance, limit=200)}]
+    if record.stream is None:
+        return [*said, gettext("It belongs to no stream: nothing waits for it.")]
+    if record.halts:
+        said.append(
+            gettext("The stream %(stream)s stands still because of it and goes on without it.")
+            % {"stream": visible(record.stream, limit=200)}
+        )
+        return [*said, *_waiting(record)]
+    return [*said, gettext("Its stream has already gone on without it.")]
+
+
+def warnings(record: PoisonRecord) -> list[str]:
+    """Name what would make a retry fail or wait."""
+    queue = Queue.objects.using(alias()).filter(name=record.queue).first()
+    if queue is None:
+        text = gettext("The queue %(name)s does not exist any more: choose another one.")
+        return [text % {"name": visible(record.queue, limit=200)}]
+    found = []
+    if queue.paused:
+        text = gettext("The queue %(name)s is paused: the message waits until it is resumed.")
+        found.append(text % {"name": queue.name})
+    if record.key is not None:
+        same = Message.objects.using(alias()).filter(queue=queue, key=record.key)
+        if same.values("pk")[:1]:
+            text = gettext(
+                "An unfinished message with the same key, %(key)s, is in the queue: until it is "
+                "done, the retry is refused."
+            )
+            found.append(text % {"key": visible(record.key, limit=200)})
+    if refusal := effect_of(record, using=alias()).refusal:
+        text = gettext("As things stand, the retry is refused: %(why)s.")
+        found.append(text % {"why": visible(refusal, limit=500)})
+    return found
+
+
+def on_instance(record: PoisonRecord) -> str:
+    """Say what the poison did to its instance; empty for a message that belongs to none."""
+    if record.instance is None:
+        return ""
+    found = effect_of(record, using=alias())
+    name = {"id": visible(record.instance, limit=200)}
+    if found.instance is None:
+        return gettext("Its instance %(id)s does not exist any more.") % name
+    if found.failed_it:
+        return gettext("%(id)s failed of this. A retry reopens it.") % name
+    if found.refusal:
+        return gettext("A retry is refused: %(why)s.") % {"why": visible(found.refusal, limit=500)}
+    return gettext("%(id)s still waits for it: it has not been told yet.") % name
+
+
+def _reopens(record: PoisonRecord) -> list[str]:
+    found = effect_of(record, using=alias())
+    if not found.reopens:
+        return []
+    ids = ", ".join(visible(id, limit=200) for id in found.reopens[:_NAMED])
+    if (more := len(found.reopens) - _NAMED) > 0:
+        ids = gettext("%(ids)s and %(n)s more") % {"ids": ids, "n": more}
+    text = gettext("It reopens what failed of it, and that goes on where it stood: %(ids)s.")
+    return [text % {"ids": ids}]
+
+
+def _names(record: PoisonRecord) -> dict[str, object]:
+    return {
+        "id": record.message_id,
+        "name": visible(record.name, limit=200),
+        "queue": visible(record.queue, limit=200),
+    }
+
+
+def _stream_after_retry(record: PoisonRecord) -> list[str]:
+    if record.stream is None:
+        return [gettext("It belongs to no stream: no other message is affected.")]
+    name = {"stream": visible(record.stream, limit=200)}
+    if record.halts:
+        text = gettext(
+            "The stream %(stream)s stands still because of it. It takes its old place at the head; "
+            "the messages behind it follow when it has succeeded."
+        )
+        return [text % name, *_waiting(record)]
+    text = gettext(
+        "The stream %(stream)s has gone on without it. It takes its old place: it runs before what "
+        "still waits there, and after what has run since."
+    )
+    return [text % name]
+
+
+def _waiting(record: PoisonRecord) -> list[str]:
+    found = following(record).counted
+    if not found.n:
+        return [gettext("Nothing waits behind it.")]
+    if found.more:
+        return [gettext("More than %(n)s messages wait behind it.") % {"n": found.n}]
+    text = ngettext("%(n)s message waits behind it.", "%(n)s messages wait behind it.", found.n)
+    return [text % {"n": found.n}]

@@ -1,0 +1,147 @@
+"""What happened to a message before it died? Attempts, latest first; a retry begins a new life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import models
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext
+
+from ...models import Damaged
+from ..error_text import hidden_text
+from ..payloads import Shown, read, show_original
+from ..render import reason_name
+from .tracebacks import Traceback, read_traceback
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One entry of the history: a failed attempt, or an edit by a person."""
+
+    number: Any = None
+    at: datetime | str | None = None
+    #: Time since the entry before it.
+    gap: str = ""
+    worker: str = ""
+    duration: str = ""
+    reason: str = ""
+    error: str = ""
+    traceback: Traceback | None = None
+    edited: bool = False
+    #: The payload before the edit; None without the permission to see payloads.
+    original: Shown | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """Attempts from a send or a retry until the death that ended them, latest first."""
+
+    current: bool
+    attempts: list[Attempt] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    lives: list[Life] = field(default_factory=list)
+    problem: str = ""
+
+    @property
+    def earlier(self) -> int:
+        return sum(not life.current for life in self.lives)
+
+
+def timeline(record: Any, *, payloads: bool) -> Timeline:
+    """
+    Read the history of a record; whatever is stored there, the page opens.
+
+    Without `payloads` errors are shown by class and place.
+    """
+    entries, problem = _entries(record)
+    lives: list[list[Attempt]] = []
+    before: Any = None
+    last_number = 0
+    for entry in entries:
+        number = entry.get("attempt")
+        number = number if isinstance(number, int) else None
+        edited = "original_payload" in entry
+        if not lives or edited or (number is not None and number <= last_number):
+            lives.append([])
+        lives[-1].append(_attempt(entry, before, payloads=payloads, edited=edited))
+        last_number = 0 if edited else number or last_number
+        before = entry
+    # Killed by a person right after a retry: it was not tried in its last life.
+    alive = bool(lives) and (record.attempts > 0)
+    shown = [
+        Life(current=alive and n == len(lives) - 1, attempts=attempts[::-1])
+        for n, attempts in enumerate(lives)
+    ]
+    return Timeline(lives=shown[::-1], problem=problem)
+
+
+def _entries(record: models.Model) -> tuple[list[dict[str, Any]], str]:
+    stored = read(record, "history")
+    value = stored.value
+    if isinstance(value, Damaged) or stored.problem:
+        return [], stored.problem
+    if not isinstance(value, list):
+        return [], gettext("The history is damaged: it is not a list of attempts.")
+    # 200: the history keeps 25; a damaged row may hold any number.
+    return [entry if isinstance(entry, dict) else {"error": entry} for entry in value[-200:]], ""
+
+
+def _attempt(entry: dict[str, Any], before: Any, *, payloads: bool, edited: bool) -> Attempt:
+    reason = entry.get("reason")
+    at = _moment(entry.get("at"))
+    error, traceback = str(entry.get("error") or ""), str(entry.get("traceback") or "")
+    return Attempt(
+        number=entry.get("attempt"),
+        at=at,
+        gap=_gap(at, before),
+        worker=str(entry.get("worker") or ""),
+        duration=_duration(entry),
+        reason=reason_name(reason if isinstance(reason, int) else None),
+        error=error if payloads or edited else hidden_text(error, traceback),
+        traceback=read_traceback(traceback, texts=payloads),
+        edited=edited,
+        original=show_original(entry["original_payload"]) if edited and payloads else None,
+    )
+
+
+def _duration(entry: dict[str, Any]) -> str:
+    for key in ("duration", "seconds"):
+        value = entry.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
+            # Durations are kept to the millisecond: a handler that raised at once took "0 s".
+            return _span(float(value)) if value else gettext("under 0.001 s")
+    return ""
+
+
+def _span(seconds: float) -> str:
+    if seconds < 100:
+        return gettext("%(n)s s") % {"n": f"{seconds:.2g}"}
+    if seconds < 100 * 60:
+        return gettext("%(n)s min") % {"n": f"{seconds / 60:.0f}"}
+    if seconds < 100 * 3600:
+        return gettext("%(n)s h") % {"n": f"{seconds / 3600:.0f}"}
+    return gettext("%(n)s days") % {"n": f"{seconds / 86400:.0f}"}
+
+
+def _gap(at: Any, before: Any) -> str:
+    earlier = _moment(before.get("at")) if isinstance(before, dict) else None
+    if not isinstance(at, datetime) or not isinstance(earlier, datetime):
+        return ""
+    try:
+        seconds = (at - earlier).total_seconds()
+    except TypeError:  # one of them without a time zone
+        return ""
+    return _span(seconds) if seconds >= 0 else ""
+
+
+def _moment(value: Any) -> datetime | str | None:
+    try:
+        return parse_datetime(value) or str(value)
+    except (TypeError, ValueError, OverflowError):
+        return None if value is None else str(value)

@@ -1,0 +1,121 @@
+"""What was shown is what is done: a signed plan goes out with the question and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.core import signing
+from django.core.exceptions import SuspiciousOperation
+from django.db.models.functions import Left
+from django.http import HttpRequest
+
+from ...models import Act
+from ...models.poison import PoisonQuerySet
+from ...operations import PoisonFilter
+from ..pages import alias
+from .query import Counted, count, window
+
+#: Records done at once, by their ids; more go on in the background, by their filter.
+AT_ONCE = 1_000
+#: Seconds a confirmation is good for.
+GOOD_FOR = 3600
+#: Records shown with a question.
+SAMPLE = 5
+_SALT = "deadletter.admin.poison.plan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected(PoisonFilter):
+    """Records named one by one."""
+
+    ids: tuple[int, ...] = ()
+
+    def records(self, using: str) -> PoisonQuerySet:
+        return super().records(using).filter(pk__in=self.ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """
+    An act on records: on `ids`, or on what `wanted` matches.
+
+    Ids are exact: nothing that died since can be among them. A filter ends at its `up_to`.
+    """
+
+    act: str
+    ids: tuple[int, ...] = ()
+    wanted: PoisonFilter | None = None
+    counted: Counted
+    #: A few of what `wanted` matches, to be shown.
+    newest: tuple[int, ...] = ()
+
+    @property
+    def in_background(self) -> bool:
+        return self.wanted is not None
+
+    def signed(self, request: HttpRequest) -> str:
+        found = {
+            "act": str(self.act),
+            "ids": list(self.ids),
+            "filter": None if self.wanted is None else self.wanted.as_dict(),
+            "counted": [self.counted.n, self.counted.more],
+            "user": str(request.user.pk),
+        }
+        return signing.dumps(found, salt=_SALT, compress=True)
+
+
+def plan_ids(act: str, ids: Sequence[int]) -> Plan:
+    there = Selected(ids=tuple(ids[:AT_ONCE])).records(alias()).values_list("pk", flat=True)
+    found = tuple(there)
+    return Plan(act=act, ids=found, counted=Counted(len(found)))
+
+
+def plan_matching(act: str, wanted: PoisonFilter, *, first: int | None = None) -> Plan:
+    """Plan for everything that matches now, or for the `first` (oldest) few to try a repair on."""
+    fixed = wanted.fixed(alias())
+    if first is not None:
+        rows = fixed.records(alias()).order_by("poisoned_at", "pk").values_list("pk", flat=True)
+        return plan_ids(act, list(rows[: min(first, AT_ONCE)]))
+    found = window(fixed, alias())
+    ids = tuple(found.rows.values_list("pk", flat=True)[: AT_ONCE + 1])
+    if found.end is None and len(ids) <= AT_ONCE:
+        return Plan(act=act, ids=tuple(sorted(ids)), counted=Counted(len(ids)))
+    return Plan(act=act, wanted=fixed, counted=count(found), newest=ids[:SAMPLE])
+
+
+def read_plan(act: str, signed: str, request: HttpRequest) -> Plan | None:
+    """
+    Read a plan back; None when it is too old.
+
+    Raises SuspiciousOperation (a 400) for one that we did not sign, or not for this act and person.
+    """
+    try:
+        found: dict[str, Any] = signing.loads(signed, salt=_SALT, max_age=GOOD_FOR)
+    except signing.SignatureExpired:
+        return None
+    except signing.BadSignature:
+        raise SuspiciousOperation("a confirmation of deadletter was tampered with") from None
+    if found["act"] != str(act) or found["user"] != str(request.user.pk):
+        raise SuspiciousOperation("a confirmation of deadletter was used for something else")
+    wanted = found["filter"]
+    return Plan(
+        act=act,
+        ids=tuple(found["ids"]),
+        wanted=None if wanted is None else PoisonFilter.from_dict(wanted),
+        counted=Counted(*found["counted"]),
+    )
+
+
+def sample(plan: Plan) -> list[Any]:
+    """Return a few of the records of a plan, newest first, with the beginnings of their errors."""
+    if plan.wanted is None or plan.newest:
+        rows = Selected(ids=plan.newest or plan.ids).records(alias()).order_by("-pk")
+    else:  # the question is asked again: something in the form was wrong
+        rows = window(plan.wanted, alias()).rows
+    light = rows.defer("payload", "headers", "history", "last_error", "verdict")
+    return list(light.annotate(start=Left("last_error", 200))[:SAMPLE])
+
+
+ACTS = (Act.RETRY, Act.REMOVE)

@@ -1,0 +1,48 @@
+"""Where is a page? In the same AdminSite; nowhere when that site does not have it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from django.contrib.admin.utils import quote
+from django.db import router
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.http import urlencode
+
+from ..models import Message, PoisonRecord
+from ..operations.dead_queues import moved
+
+
+def link(site_name: str, page: str, *args: object, **query: Any) -> str:
+    """Return the address of `deadletter_<page>`, or "" when its model is not registered there."""
+    try:
+        found = reverse(f"admin:deadletter_{page}", args=args, current_app=site_name)
+    except NoReverseMatch:
+        return ""
+    return f"{found}?{urlencode(query)}" if query else found
+
+
+def to_instance(site_name: str, request: HttpRequest, id: str | None) -> str:
+    """Return the page of an instance, or nothing for who may not see it."""
+    if not id or not request.user.has_perm("deadletter.view_instance"):
+        return ""
+    return link(site_name, "instance_change", quote(id))
+
+
+def to_messages(site_name: str, request: HttpRequest, ids: Collection[int]) -> dict[int, str]:
+    """Return where these messages are now: in a queue or dead; the others have no page."""
+    found: dict[int, str] = {}
+    alias = router.db_for_write(Message)
+    if request.user.has_perm("deadletter.view_message"):
+        rows = Message.objects.using(alias).filter(pk__in=ids).values_list("pk", flat=True)
+        found |= {id: link(site_name, "message_change", id) for id in rows}
+        others = [id for id in ids if id not in found]
+        for id, pk in moved(others, using=alias).items():
+            found[id] = link(site_name, "message_change", pk)
+    if request.user.has_perm("deadletter.view_poisonrecord"):
+        dead = PoisonRecord.objects.using(alias).filter(message_id__in=ids)
+        for message_id, pk in dead.values_list("message_id", "pk"):
+            found[message_id] = link(site_name, "poisonrecord_change", pk)
+    return found

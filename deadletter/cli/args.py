@@ -1,0 +1,198 @@
+"""The arguments the sub-commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import getpass
+import os
+from collections.abc import Sequence
+from datetime import datetime, time, timedelta
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+
+from .. import clock
+from ..durations import as_timedelta, has_unit
+from ..exceptions import UnknownQueue
+from ..models import Kind
+from ..operations import PoisonFilter, require_queue
+from ..operations.acting import alias_of
+from ..patterns import is_pattern
+from ..status import FailureReason
+from .output import usage
+from .text import plain
+
+FILTERS = (
+    "queue",
+    "name",
+    "kind",
+    "instance",
+    "reason",
+    "fingerprint",
+    "exception",
+    "stream",
+    "text",
+    "since",
+    "until",
+)
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.add_argument("--database", metavar="ALIAS", help="alias to work on")
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which records (all that are given must match)")
+    group.add_argument(
+        "--queue", metavar="NAME", help="the queue it died in, or a pattern such as 'tenant-a/*'"
+    )
+    group.add_argument("--name", metavar="NAME", help="the message's name")
+    group.add_argument("--kind", choices=Kind.values)
+    group.add_argument("--instance", metavar="ID")
+    group.add_argument(
+        "--reason", metavar="REASON", help=", ".join(r.name.lower() for r in FailureReason)
+    )
+    group.add_argument("--fingerprint", metavar="HEX", help="of one group")
+    group.add_argument("--exception", metavar="PATH", help="exactly, for example shop.errors.Full")
+    group.add_argument("--stream", metavar="NAME")
+    group.add_argument("--text", metavar="TEXT", help="a part of the last error")
+    group.add_argument("--since", metavar="WHEN", help="died since: 2h, 3d, or 2026-01-31T12:00")
+    group.add_argument("--until", metavar="WHEN", help="died before: as for --since")
+
+
+def add_act(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, say what would be")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
+    parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
+    add_common(parser)
+
+
+def person(options: dict[str, Any]) -> str:
+    if options.get("by"):
+        return str(options["by"])
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container whose user has no name
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+
+
+def poison_filter(options: dict[str, Any]) -> PoisonFilter:
+    """Return what was asked for. Raises CommandError with exit code 2."""
+    given: dict[str, Any] = {key: options[key] for key in FILTERS if options[key] is not None}
+    for key, value in given.items():
+        if value == "":
+            raise usage(f"--{key}: expected a value")
+    for key in ("since", "until"):
+        if key in given:
+            given[key] = _moment(key, given[key], options)
+    try:
+        wanted = PoisonFilter.from_dict(given)
+    except ValueError as error:
+        raise usage(f"--{error}") from None
+    if wanted.queue is not None:
+        # What outlived its queue can still be looked at, retried elsewhere and removed.
+        check_source(wanted.queue, options)
+    return wanted
+
+
+def check_source(name: str, options: dict[str, Any]) -> None:
+    """Refuse a queue, or a pattern, that means none: neither in use nor left behind by poison."""
+    try:
+        require_queue(name, or_pattern=True, or_poison=True, using=options["database"])
+    except UnknownQueue as error:
+        raise unknown_queue(error) from None
+
+
+def check_queue(name: str, options: dict[str, Any]) -> None:
+    try:
+        require_queue(name, using=options["database"])
+    except UnknownQueue as error:
+        raise unknown_queue(error) from None
+
+
+def unknown_queue(error: UnknownQueue) -> CommandError:
+    close = difflib.get_close_matches(error.name, error.existing, n=1, cutoff=0.5)
+    meant = f"; did you mean {close[0]}?" if close else "."
+    shown = ", ".join(error.existing[:20]) or "none"
+    if is_pattern(error.name):
+        return usage(
+            f"no queue matches {error.name!r} (existing: {shown}); dead queues, deadletter's own "
+            "queue and destinations are named exactly"
+        )
+    return usage(f"there is no queue {error.name!r}{meant} (existing: {shown})")
+
+
+def matched(names: Sequence[str], pattern: str) -> str:
+    """Say which queues a pattern means."""
+    return plain(f"{pattern} matches {len(names):,}: {', '.join(names[:20])}") + (
+        " …" if len(names) > 20 else ""
+    )
+
+
+def number(text: str) -> int:
+    """Read an id or a count."""
+    if not (text.isascii() and text.isdecimal()) or not 0 < int(text[:20]) < 2**63:
+        raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text[:40]!r}")
+    return int(text)
+
+
+def rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number per second, got {text!r}") from None
+
+
+def span(text: str) -> timedelta:
+    """Read an age: 90s, 15m, 2h, 1d12h. A number alone is refused: it may be meant as days."""
+    if not has_unit(text):
+        raise argparse.ArgumentTypeError(
+            f"expected a duration with a unit, 2h or 30d, got {text!r}"
+        )
+    return duration(text)
+
+
+def duration(text: str) -> timedelta:
+    """Read a duration; a number alone is seconds."""
+    try:
+        return as_timedelta(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("duration: ")) from None
+
+
+def seconds(text: str) -> float:
+    """Read a duration that is longer than nothing, as seconds."""
+    found = duration(text).total_seconds()
+    if not found:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return found
+
+
+def _moment(key: str, text: str, options: dict[str, Any]) -> datetime:
+    """Read a time, or a duration before now. Without a zone it is meant in TIME_ZONE."""
+    try:
+        return clock.now(alias(options)) - span(text)
+    except argparse.ArgumentTypeError:
+        pass
+    try:
+        moment = parse_datetime(text)
+        day = parse_date(text) if moment is None else None
+    except ValueError:
+        moment = day = None
+    if day is not None:
+        moment = datetime.combine(day, time())
+    if moment is None:
+        raise usage(f"--{key}: expected 2h, 3d or a time such as 2026-01-31T12:00, got {text!r}")
+    try:
+        return timezone.make_aware(moment) if moment.tzinfo is None else moment
+    except OverflowError:
+        raise usage(f"--{key}: {text} is too far away") from None
+
+
+def alias(options: dict[str, Any]) -> str:
+    return alias_of(options["database"])

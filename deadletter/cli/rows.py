@@ -1,0 +1,175 @@
+"""Records and messages as table rows and as JSON objects; no payloads here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ..models import Message, PoisonRecord
+from ..models.message import ERROR_START
+from ..status import FailureReason
+from .output import Screen
+from .text import ago
+
+POISON = (
+    "id",
+    "message",
+    "source",
+    "queue",
+    "name",
+    "stream",
+    "tried",
+    "deaths",
+    "died",
+    "reason",
+    "error",
+)
+MESSAGES = (
+    "message",
+    "source",
+    "queue",
+    "name",
+    "stream",
+    "state",
+    "tried",
+    "due",
+    "sent",
+    "reason",
+    "error",
+)
+
+
+def poison_table(screen: Screen, records: Sequence[PoisonRecord], now: datetime) -> None:
+    screen.table(
+        POISON,
+        [
+            (
+                record.pk,
+                record.message_id,
+                source(record) or "-",
+                record.queue,
+                record.name,
+                record.stream or "-",
+                tried(record.attempts, record.max_attempts),
+                record.poison_count,
+                ago(record.poisoned_at, now),
+                reason(record.reason, record.last_failure_reason),
+                record.last_error or record.verdict,
+            )
+            for record in records
+        ],
+    )
+
+
+def poison_object(record: PoisonRecord) -> dict[str, Any]:
+    return {
+        "id": record.pk,
+        "message_id": record.message_id,
+        "queue": record.queue,
+        "name": record.name,
+        "kind": record.kind,
+        "stream": record.stream,
+        "halts": record.halts,
+        "key": record.key,
+        "priority": record.priority,
+        "status": record.status,
+        "attempts": record.attempts,
+        "max_attempts": record.max_attempts,
+        "poison_count": record.poison_count,
+        "reason": FailureReason.read(record.reason).name,
+        "verdict": record.verdict,
+        "last_failure_reason": _name(record.last_failure_reason),
+        "last_error": record.last_error,
+        "exception": record.exception,
+        "frame": record.frame,
+        "fingerprint": record.fingerprint,
+        "instance": record.instance,
+        "execution_id": record.execution_id,
+        "activity_id": record.activity_id,
+        "source_id": record.source_id,
+        "origin": record.origin,
+        "original_created_at": record.original_created_at,
+        "poisoned_at": record.poisoned_at,
+        "poisoned_by": record.poisoned_by,
+    }
+
+
+def message_table(screen: Screen, messages: Sequence[Message], now: datetime) -> None:
+    screen.table(
+        MESSAGES,
+        [
+            (
+                message.pk,
+                source(message) or "-",
+                message.queue.name,
+                message.name,
+                message.stream or "-",
+                message.state(now),
+                message.attempts,
+                ago(message.available_at, now),
+                ago(message.created_at, now),
+                (_name(message.failure_reason) or "-").lower(),
+                _error(message) or "-",
+            )
+            for message in messages
+        ],
+    )
+
+
+def message_object(message: Message, now: datetime) -> dict[str, Any]:
+    return {
+        "message_id": message.pk,
+        "queue": message.queue.name,
+        "name": message.name,
+        "kind": message.kind,
+        "stream": message.stream,
+        "key": message.key,
+        "priority": message.priority,
+        "state": str(message.state(now)),
+        "status": message.status,
+        "attempts": message.attempts,
+        "poison_count": message.poison_count,
+        "available_at": message.available_at,
+        "released_at": message.released_at,
+        "expires_at": message.expires_at,
+        "worker": message.worker,
+        "failure_reason": _name(message.failure_reason),
+        "error": _error(message),
+        "instance": message.instance,
+        "execution_id": message.execution_id,
+        "activity_id": message.activity_id,
+        "source_id": message.source_id,
+        "origin": message.origin,
+        "created_at": message.created_at,
+    }
+
+
+def source(row: PoisonRecord | Message) -> str | None:
+    """Say what a message was elsewhere: in its origin, or in the queue where it died."""
+    if row.source_id is None:
+        return None
+    return f"#{row.source_id}" if row.origin is None else f"{row.origin}#{row.source_id}"
+
+
+def tried(attempts: int, limit: int | None) -> str:
+    return f"{attempts}/{'∞' if limit is None else max(limit, 1)}"
+
+
+def reason(verdict: int, last: int | None) -> str:
+    """Name why it died; for a message that merely used up its attempts, what it failed of."""
+    found = FailureReason.read(verdict)
+    if found == FailureReason.POISON_MESSAGE and last is not None:
+        found = FailureReason.read(last)
+    return found.name.lower()
+
+
+def _error(message: Message) -> str | None:
+    """Return the start of its error, which `light` rows have only if it was asked for."""
+    if "error" in message.get_deferred_fields():
+        return getattr(message, "error_start", None)
+    return message.error[:ERROR_START] if message.error else message.error
+
+
+def _name(number: int | None) -> str | None:
+    return None if number is None else FailureReason.read(number).name

@@ -1,0 +1,306 @@
+"""manage.py deadletter show: everything there is about one record or message."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import datetime
+from typing import Any
+
+from .. import clock
+from ..lifecycle.dead_queues import is_moved, read_burial
+from ..models import Damaged, Message, PoisonRecord
+from ..operations import (
+    find_moved,
+    get_message,
+    get_poison,
+    get_stream,
+    redact,
+    redact_history,
+    trail,
+    whereabouts,
+)
+from ..status import FailureReason, Status
+from .args import add_common, alias, number
+from .output import Screen, usage
+from .rows import message_object, poison_object, reason, source, tried
+from .selecting import where_now, why_no_message, why_no_poison
+from .text import ago, paragraph, plain
+
+HELP = "show everything about poison records or, with --message, about messages"
+#: Characters of a payload and of an error or traceback; --full shows all that is kept.
+_PAYLOAD, _TEXT = 65_536, 4_000
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="*", type=number, metavar="ID", help="ids of poison records")
+    parser.add_argument("--message", nargs="+", type=number, metavar="ID", default=[])
+    parser.add_argument("--reveal", action="store_true", help="show secrets instead of hiding them")
+    parser.add_argument("--full", action="store_true", help="every traceback, nothing cut")
+    add_common(parser)
+
+
+def run(screen: Screen, options: dict[str, Any]) -> int:
+    if bool(options["ids"]) == bool(options["message"]):
+        raise usage("name ids of poison records, or --message ids")
+    wanted = [(False, id) for id in options["ids"]] + [(True, id) for id in options["message"]]
+    found, missing = [], []
+    for by_message, id in wanted:
+        row = _find(id, by_message, options)
+        if row is None:
+            missing.append((why_no_message if by_message else why_no_poison)(id, options))
+        else:
+            found.append((id if by_message else None, row))
+    now = clock.now(alias(options))
+    if screen.as_json:
+        screen.json([_object(row, now, options) for _id, row in found])
+    else:
+        for id, row in found:
+            screen.lines([*_moved_from(id, row), *_page(row, now, options), ""])
+    screen.say(*(plain(text) for text in missing))
+    return 1 if missing else 0
+
+
+def _find(id: int, by_message: bool, options: dict[str, Any]) -> PoisonRecord | Message | None:
+    using = alias(options)
+    if not by_message:
+        return get_poison(id, using=using)
+    place = whereabouts(id, using=using)
+    if place is not None and place[1]:
+        return get_poison(place[1], using=using)
+    return get_message(id, using=using) or find_moved(id, using=using)
+
+
+def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
+    """Say where a message is now that was asked for by the id it had before it was moved."""
+    burial = read_burial(row)
+    if burial is None or asked != burial.message_id:
+        return []
+    where = f"queue {burial.queue}" if burial.queue else "a queue that was not written down"
+    return [plain(f"message {asked} died in {where} and is {where_now(row)}")]
+
+
+def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
+    """Say of a message that was moved to a dead queue where, when and why it died."""
+    burial = read_burial(row)
+    if burial is None:
+        return []
+    cause = burial.cause.name.lower() if burial.cause else None
+    return [
+        ("before", f"message {burial.message_id}"),
+        ("died in", f"queue {burial.queue}" if burial.queue else "not written down"),
+        ("died of", ": ".join(part for part in (cause, burial.verdict) if part)),
+        ("its error", burial.error),
+        ("died at", burial.at and f"{burial.at:%Y-%m-%d %H:%M:%S %Z}"),
+        ("moved by", burial.by),
+        ("had key", burial.key),
+    ]
+
+
+def _death_object(row: PoisonRecord | Message) -> dict[str, Any] | None:
+    burial = read_burial(row)
+    if burial is None:
+        return None
+    return {
+        "message_id": burial.message_id,
+        "queue": burial.queue,
+        "reason": burial.reason and burial.reason.name,
+        "last_failure_reason": burial.failure_reason and burial.failure_reason.name,
+        "verdict": burial.verdict,
+        "error": burial.error,
+        "attempts": burial.attempts,
+        "max_attempts": burial.max_attempts,
+        "fingerprint": burial.fingerprint,
+        "exception": burial.exception,
+        "frame": burial.frame,
+        "by": burial.by,
+        "at": burial.at,
+        "key": burial.key,
+    }
+
+
+def _object(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) -> dict[str, Any]:
+    dead = isinstance(row, PoisonRecord)
+    found = poison_object(row) if isinstance(row, PoisonRecord) else message_object(row, now)
+    hide = not options["reveal"]
+    return found | {
+        "state": "dead" if dead else found["state"],
+        "payload": _value(row.payload, hide),
+        "headers": _value(row.headers, hide),
+        "death": _death_object(row),
+        "history": redact_history(row.history) if hide else row.history,
+        "audit": [
+            {
+                "entry": item.entry_id,
+                "at": item.entry.at,
+                "by": item.entry.by,
+                "act": item.entry.act,
+                "why": item.entry.why,
+                "outcome": item.get_outcome_display() if item.outcome else None,
+            }
+            for item in trail(_message_id(row), using=alias(options))
+        ],
+        "commands": _commands(row, now),
+    }
+
+
+def _page(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) -> list[str]:
+    limit = 10**9 if options["full"] else _TEXT
+    if isinstance(row, PoisonRecord):
+        lines = _poison_head(row, now, limit)
+    else:
+        lines = _message_head(row, now, limit)
+    lines += _stream(row, now, options)
+    hide = not options["reveal"]
+    lines += ["", "payload" + (" (secrets hidden; --reveal shows them)" if hide else "")]
+    lines += _pretty(row.payload, hide, 10**9 if options["full"] else _PAYLOAD)
+    if row.headers:
+        lines += ["headers", *_pretty(row.headers, hide, _PAYLOAD)]
+    lines += _attempts(row, hide, options["full"], limit)
+    lines += _audit(row, now, options)
+    return [*lines, "", "to act", *(f"  {line}" for line in _commands(row, now))]
+
+
+def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
+    deaths = "" if record.poison_count < 2 else f", death number {record.poison_count}"
+    return [
+        plain(f"poison record {record.pk}: message {record.message_id} {record.name}"),
+        plain(f"  {reason(record.reason, record.last_failure_reason)}: {record.verdict}"),
+        *paragraph(record.last_error or "no error", indent="  ", limit=limit),
+        "",
+        *_pairs(
+            ("queue", record.queue),
+            ("source", source(record)),
+            ("kind", record.kind),
+            ("instance", record.instance),
+            ("stream", record.stream),
+            ("key", record.key),
+            (
+                "put off" if record.is_unknown else "attempts",
+                tried(record.attempts, record.max_attempts) + deaths,
+            ),
+            ("stages", _stages(record.status)),
+            ("sent", f"{record.original_created_at:%Y-%m-%d %H:%M:%S %Z}"),
+            ("died", f"{record.poisoned_at:%Y-%m-%d %H:%M:%S %Z}, {ago(record.poisoned_at, now)}"),
+            ("moved by", record.poisoned_by),
+            ("exception", record.exception),
+            ("place", record.frame),
+            ("group", record.fingerprint),
+        ),
+        *_pairs(*_death(record)),
+    ]
+
+
+def _message_head(message: Message, now: datetime, limit: int) -> list[str]:
+    error = paragraph(message.error, indent="  ", limit=limit) if message.error else []
+    return [
+        plain(f"message {message.pk} {message.name} is {message.state(now)}"),
+        *error,
+        "",
+        *_pairs(
+            ("queue", message.queue.name),
+            ("source", source(message)),
+            ("kind", message.kind),
+            ("instance", message.instance),
+            ("stream", message.stream),
+            ("key", message.key),
+            ("attempts", message.attempts),
+            ("deaths", message.poison_count or None),
+            ("stages", _stages(message.status)),
+            ("sent", f"{message.created_at:%Y-%m-%d %H:%M:%S %Z}"),
+            ("due", None if message.available_at is None else ago(message.available_at, now)),
+            ("worker", message.worker),
+            ("expires", message.expires_at and ago(message.expires_at, now)),
+        ),
+        *_pairs(*_death(message)),
+    ]
+
+
+def _stream(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) -> list[str]:
+    if row.stream is None:
+        return []
+    queue = row.queue if isinstance(row.queue, str) else row.queue.name
+    held = get_stream(queue, row.stream, using=alias(options))
+    if held is None:
+        return ["  nothing waits in its stream"]
+    holder = f"poison record {held.poison_id}" if held.poison_id else f"message {held.message_id}"
+    until = f" until {ago(held.until, now)}" if held.until else ""
+    return [plain(f"  {held.waiting:,} wait in its stream; {holder} holds it: {held.why}{until}")]
+
+
+def _attempts(row: PoisonRecord | Message, hide: bool, full: bool, limit: int) -> list[str]:
+    history = redact_history(row.history) if hide else row.history
+    entries = [entry for entry in history or [] if isinstance(entry, dict)]
+    lines = ["", f"attempts ({len(entries)} kept, the last one last)"] if entries else []
+    for place, entry in enumerate(entries, 1):
+        seconds = entry.get("seconds")
+        lasted = f", {seconds:.3g} s" if isinstance(seconds, int | float) else ""
+        number = f"#{entry['attempt']}" if "attempt" in entry else "edit"
+        cause = FailureReason.read(entry.get("reason")).name.lower()
+        lines.append(plain(f"  {entry.get('at')} {number} {entry.get('worker') or '-'}{lasted}"))
+        lines += paragraph(f"{cause}: {entry.get('error') or '-'}", indent="    ", limit=limit)
+        if "original_payload" in entry:
+            lines += ["    the payload before", *_pretty(entry["original_payload"], False, limit)]
+        if entry.get("traceback") and (full or place == len(entries)):
+            traceback = str(entry["traceback"]).rstrip()
+            lines += paragraph(traceback, indent="    ", limit=max(limit, 16_384))
+    return lines
+
+
+def _audit(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) -> list[str]:
+    lines = []
+    for item in trail(_message_id(row), using=alias(options)):
+        entry = item.entry
+        outcome = f" → {item.get_outcome_display()}" if item.outcome else ""
+        why = f": {entry.why}" if entry.why else ""
+        text = f"{ago(entry.at, now)} {entry.act} by {entry.by or '?'}{why}{outcome}"
+        lines.append("  " + plain(text, width=400))
+    return ["", "what people did (newest first)", *lines] if lines else []
+
+
+def _commands(row: PoisonRecord | Message, now: datetime) -> list[str]:
+    start = "manage.py deadletter"
+    if isinstance(row, PoisonRecord):
+        return [
+            f"{start} retry {row.pk}",
+            f"{start} retry {row.pk} --payload @repaired.json",
+            f"{start} retry --fingerprint {plain(row.fingerprint)} --limit 10",
+            f"{start} remove {row.pk}",
+        ]
+    found = []
+    state = message_state = row.state(now)
+    if message_state == "failed" or (state != "active" and is_moved(row)):
+        found.append(f"{start} retry --message {row.pk}")
+    if row.stream is not None and state != "active":
+        found.append(f"{start} release {row.pk}")
+    if state != "active":
+        found.append(f"{start} poison {row.pk} --why TEXT")
+        found.append(f"{start} remove --message {row.pk}")
+    return found or ["nothing can be done while a worker has it"]
+
+
+def _message_id(row: PoisonRecord | Message) -> int:
+    return row.message_id if isinstance(row, PoisonRecord) else row.pk
+
+
+def _value(value: Any, hide: bool) -> Any:
+    if hide:
+        return redact(value)
+    return value.text if isinstance(value, Damaged) else value
+
+
+def _pretty(value: Any, hide: bool, limit: int) -> list[str]:
+    if isinstance(value, Damaged):
+        problem = [f"  cannot be decoded: {plain(value.problem)}"]
+        return problem + paragraph(_value(value, hide), indent="  ", limit=limit)
+    text = json.dumps(_value(value, hide), indent=2, ensure_ascii=False, default=str)
+    return paragraph(text, indent="  ", limit=limit)
+
+
+def _stages(status: int) -> str:
+    known = [flag.name or "" for flag in Status if status & flag and flag != Status.FAILED]
+    return ", ".join(known).lower() or "-"
+
+
+def _pairs(*pairs: tuple[str, object]) -> list[str]:
+    return [f"  {key + ':':<11}{plain(value)}" for key, value in pairs if value not in (None, "")]

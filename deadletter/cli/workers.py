@@ -1,0 +1,95 @@
+"""manage.py deadletter workers: who is alive, serves which queues, and runs what."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime, timedelta
+from typing import Any
+
+from .. import clock
+from ..models import WorkerProcess
+from .args import add_common, alias, number
+from .output import Screen
+from .text import ago
+
+HELP = "list worker processes: alive or lost, their queues, what they run and hold"
+#: Seconds after which a worker that was not seen counts as lost; it says that it lives every 5.
+ALIVE = 30
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--alive", action="store_true", help="only those that were seen lately")
+    parser.add_argument(
+        "--limit", type=number, default=50, metavar="N", help="at most (default 50)"
+    )
+    add_common(parser)
+
+
+def run(screen: Screen, options: dict[str, Any]) -> int:
+    using, limit = alias(options), options["limit"]
+    now = clock.now(using)
+    rows = WorkerProcess.objects.using(using).order_by("name")
+    if options["alive"]:
+        rows = rows.filter(seen_at__gte=now - timedelta(seconds=ALIVE))
+    found = list(rows[: limit + 1])
+    if screen.as_json:
+        screen.json([worker_object(worker, now) for worker in found[:limit]])
+    elif found:
+        _table(screen, found[:limit], now)
+    if not found:
+        screen.say("no worker is there")
+    elif len(found) > limit:
+        screen.say(f"there are more than {limit:,}: raise --limit")
+    return 0 if found else 1
+
+
+def worker_object(worker: WorkerProcess, now: datetime) -> dict[str, Any]:
+    return {
+        "name": worker.name,
+        "alive": _is_alive(worker, now),
+        "queues": worker.queues,
+        "running": worker.running,
+        "held": worker.held,
+        "concurrency": worker.concurrency,
+        "completed": worker.completed,
+        "failed": worker.failed,
+        "host": worker.host,
+        "pid": worker.pid,
+        "version": worker.version,
+        "started_at": worker.started_at,
+        "seen_at": worker.seen_at,
+    }
+
+
+def _table(screen: Screen, workers: list[WorkerProcess], now: datetime) -> None:
+    screen.table(
+        ["worker", "is", "seen", "running", "held", "completed", "failed", "queues", "runs now"],
+        [
+            [
+                worker.name,
+                "alive" if _is_alive(worker, now) else "lost",
+                ago(worker.seen_at, now),
+                f"{len(_listed(worker.running))}/{worker.concurrency}",
+                worker.held,
+                worker.completed,
+                worker.failed,
+                ", ".join(str(name) for name in _listed(worker.queues)) or "-",
+                _running(worker),
+            ]
+            for worker in workers
+        ],
+    )
+
+
+def _is_alive(worker: WorkerProcess, now: datetime) -> bool:
+    return bool(now - worker.seen_at <= timedelta(seconds=ALIVE))
+
+
+def _running(worker: WorkerProcess) -> str:
+    """Name the messages that it runs, the longest first, as the worker told them."""
+    told = [entry for entry in _listed(worker.running) if isinstance(entry, dict)]
+    return ", ".join(f"{entry.get('name')} #{entry.get('id')}" for entry in told) or "-"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,108 @@
+"""How does an instance begin? Its row and its first message, in the caller's transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from ..exceptions import InstanceRunning, UnknownQueue
+from ..instance_events import Started
+from ..lifecycle.instances import end, on_death
+from ..lifecycle.instances.post import Letter, event_letter, post
+from ..lifecycle.transaction import Transaction, in_transaction
+from ..models import Instance, InstanceStatus, Queue
+from . import names
+from .flows import flows, highest
+
+
+def start(
+    name: str,
+    *,
+    instance: str,
+    input: Any = None,
+    version: str | None = None,
+    queue: str = "default",
+    using: str | None = None,
+) -> Instance:
+    """
+    Begin an instance of an orchestration and return its row.
+
+    Promises: part of the caller's transaction. An id that has ended runs again, as the next
+    execution. `version` stays with it; without one it is the highest this process knows, or else
+    the highest known to the worker that takes the first turn.
+    Raises: InstanceRunning while that id is under way; MessageRejected with nothing stored.
+    """
+    values = {
+        "name": names.name("name", name),
+        "queue": names.name("queue", queue),
+        "version": None if version is None else names.version(version),
+        "input": names.checked("input", input),
+    }
+    id = names.instance_id(instance)
+    return in_transaction(lambda tx: begin(tx, id, **values), using=using)
+
+
+def begin(
+    tx: Transaction,
+    id: str,
+    *,
+    name: str,
+    input: Any,
+    version: str | None,
+    queue: str,
+    parent: Instance | None = None,
+    activity_id: int | None = None,
+) -> Instance:
+    """Begin an instance inside a transaction, for a parent or for nobody."""
+    found, is_new = _row(tx, id, name=name, queue=queue)
+    if not is_new:
+        if found.is_running:
+            raise InstanceRunning(id)
+        found.history = end.past(found)
+        found.execution_id += 1
+    fresh = {
+        "name": name,
+        "queue": queue,
+        "version": version or highest(flows.versions(name)),
+        "first_execution_id": found.execution_id,
+        "status": InstanceStatus.RUNNING,
+        "state": None,
+        "inbox": None,
+        "output": None,
+        "error": None,
+        "failed_by": None,
+        "ended_at": None,
+        "parent": None if parent is None else parent.id,
+        "parent_execution_id": None if parent is None else parent.execution_id,
+        "parent_activity_id": activity_id,
+    }
+    send_started(tx, found, input=input, **fresh)
+    return found
+
+
+def send_started(tx: Transaction, instance: Instance, *, input: Any, **changes: Any) -> None:
+    """Let the next execution of a locked instance begin: nothing pending, Started on its way."""
+    end.save(tx, instance, input=input, pending={}, is_begun=False, **changes)
+    deliver_or_refuse(tx, event_letter(instance, Started(input=input)))
+
+
+def deliver_or_refuse(tx: Transaction, letter: Letter) -> int:
+    id = post(tx.using, letter)
+    if id is None:
+        queues = Queue.objects.using(tx.using).values_list("name", flat=True)
+        raise UnknownQueue(letter.queue, queues)
+    return id
+
+
+def _row(tx: Transaction, id: str, *, name: str, queue: str) -> tuple[Instance, bool]:
+    """Lock the row of an id, or make it; of two that make it one waits, and finds it made."""
+    if found := on_death.lock(tx, [id]).get(id):
+        return found, False
+    new = on_death.unknown(tx, id, name, queue)
+    try:
+        with transaction.atomic(using=tx.using):
+            new.save(using=tx.using, force_insert=True)
+    except IntegrityError:
+        return on_death.lock(tx, [id])[id], False
+    return new, True

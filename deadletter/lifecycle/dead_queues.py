@@ -1,0 +1,320 @@
+"""
+Messages in dead queues: where and why each died, and the way back under its own id.
+
+`quarantine` writes the facts of a death into the copy that it makes in the dead queue. A row of an
+older release has none: then only its source id is known, and its source queue only where one queue
+names the dead queue.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+
+from .. import crash_points, signals, sql
+from ..models import Message, PoisonRecord, Queue
+from ..status import FailureReason, Status
+from . import retry_outcomes, streams
+from .instances import on_retry
+from .notify import notify_after_commit
+from .retries import Restoration, Verdicts, absent, tell
+from .transaction import Stream, Transaction
+
+#: What the columns of a message can hold.
+_LARGEST_STATUS, _LARGEST = 2**31 - 1, 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burial:
+    """One death of a message that lies in a dead queue, or died again in one. No field is sure."""
+
+    #: The id that it had, and gets back.
+    message_id: int
+    #: The queue it died in.
+    queue: str | None = None
+    reason: FailureReason | None = None
+    verdict: str = ""
+    #: Its last failure then.
+    failure_reason: FailureReason | None = None
+    error: str | None = None
+    attempts: int | None = None
+    max_attempts: int | None = None
+    fingerprint: str = ""
+    exception: str = ""
+    frame: str = ""
+    by: str = ""
+    at: datetime | None = None
+    key: str | None = None
+    status: int = 0
+    fence: int = 0
+    created_at: datetime | None = None
+    #: Where it was imported from, and its id there.
+    origin: str | None = None
+    source_id: int | None = None
+
+    @property
+    def cause(self) -> FailureReason | None:
+        """What it died of: for a message that used up its attempts, its last failure."""
+        if self.reason == FailureReason.POISON_MESSAGE and self.failure_reason is not None:
+            return self.failure_reason
+        return self.reason or self.failure_reason
+
+
+def is_moved(row: Message | PoisonRecord) -> bool:
+    """Whether a message died elsewhere and was moved to where it is."""
+    return row.source_id is not None and row.origin is None
+
+
+def read_burial(row: Message | PoisonRecord) -> Burial | None:
+    """Return what is known of the death of a message that was moved to a dead queue."""
+    if row.source_id is None or row.origin is not None:
+        return None
+    facts = row.death
+    if not isinstance(facts, dict):
+        reason = row.failure_reason if isinstance(row, Message) else None
+        return Burial(message_id=row.source_id, failure_reason=_reason(reason))
+    return Burial(
+        message_id=row.source_id,
+        queue=_text(facts, "queue"),
+        reason=_reason(facts.get("reason")),
+        verdict=_text(facts, "verdict") or "",
+        failure_reason=_reason(facts.get("failure_reason")),
+        error=_text(facts, "error"),
+        attempts=_number(facts, "attempts", _LARGEST),
+        max_attempts=_number(facts, "max_attempts", _LARGEST),
+        fingerprint=_text(facts, "fingerprint") or "",
+        exception=_text(facts, "exception") or "",
+        frame=_text(facts, "frame") or "",
+        by=_text(facts, "by") or "",
+        at=_moment(facts, "at"),
+        key=_text(facts, "key"),
+        status=_number(facts, "status", _LARGEST_STATUS) or 0,
+        fence=_number(facts, "fence", _LARGEST) or 0,
+        created_at=_moment(facts, "created_at"),
+        origin=_text(facts, "origin"),
+        source_id=_number(facts, "source_id", _LARGEST),
+    )
+
+
+def source_queues(using: str) -> dict[int, list[str]]:
+    """Return the names of the queues that name each dead queue, by the id of the dead queue."""
+    found: dict[int, list[str]] = {}
+    rows = Queue.objects.using(using).filter(dead_queue__isnull=False).order_by("name")
+    for target, name in rows.values_list("dead_queue_id", "name"):
+        found.setdefault(target, []).append(name)
+    return found
+
+
+def retry_dead(
+    tx: Transaction,
+    message_ids: Iterable[int],
+    *,
+    queue: str | None = None,
+    payload: str | None = None,
+    delays: Sequence[timedelta] | None = None,
+    by: str = "",
+) -> tuple[Verdicts, list[PoisonRecord]]:
+    """
+    Move messages of dead queues back to where they died, or to `queue`, under their own ids.
+
+    Attempts 0, FAILED cleared, stages and key as they were; the ids given are those in the dead
+    queues. `payload` and `delays` as for `recover.retry`. Returns also the messages as the records
+    that they would have been.
+    """
+    ids = list(dict.fromkeys(message_ids))
+    waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
+    way = _Way(tx, queue)
+    # A message never changes its queue, its stream or its death: what is read here holds.
+    tx.run_for(way.streams(_read(tx, ids).values()), "lock_named_streams")
+    rows = _read(tx, ids, lock=True)
+    refused = {id: why for id, row in rows.items() if (why := way.obstacle(row))}
+    free = {id: row for id, row in rows.items() if id not in refused}
+    back = _Return(tx, free, waits, way, payload=payload, by=by)
+    back.restore([id for id in sorted(free) if free[id].instance is None])
+    back.restore_owned([id for id in sorted(free) if free[id].instance is not None])
+    done = sorted(back.done)
+    crash_points.reach("retry.restored")
+    if done:
+        tx.run("delete", ids=done)
+        # What a person did to it in the dead queue has ended too.
+        retry_outcomes.mark_removed(tx, done)
+        streams.wake(tx, way.streams(free[id] for id in done))
+        notify_after_commit(tx.using)
+    records = [back.records[id] for id in done]
+    tell(tx, "poison_retried", signals.poison_retried, records, by)
+    refused |= back.refused
+    left = [id for id in free if id not in back.done and id not in refused]
+    refused |= {id: _conflict(tx, back.records[id]) for id in left}
+    return Verdicts(done, absent(ids, rows), dict(sorted(refused.items()))), records
+
+
+class _Way:
+    """Where messages of dead queues go back to."""
+
+    def __init__(self, tx: Transaction, queue: str | None) -> None:
+        self.queue = queue
+        self.now = tx.time()
+        self.using = tx.using
+        self.ids = dict(Queue.objects.using(tx.using).values_list("name", "pk"))
+        self.sources = source_queues(tx.using)
+
+    def target(self, row: Message) -> str | None:
+        """Return the name of the queue it goes to; None: it is not known."""
+        if self.queue is not None:
+            return self.queue
+        burial = read_burial(row)
+        if burial is not None and burial.queue is not None:
+            return burial.queue
+        sources = self.sources.get(row.queue_id, [])
+        return sources[0] if len(sources) == 1 else None
+
+    def streams(self, rows: Iterable[Message]) -> set[Stream]:
+        """Return the streams that a retry touches: here, there, and those of the instances."""
+        found: set[Stream] = set()
+        for row in rows:
+            if row.stream is not None:
+                found.add((row.queue_id, row.stream))
+                if (name := self.target(row)) in self.ids:
+                    found.add((self.ids[name], row.stream))
+            if row.instance is not None:
+                found |= on_retry.streams_above(self.using, row.instance)
+        return found
+
+    def obstacle(self, row: Message) -> str:
+        """Say why a message is not moved; empty: it may be."""
+        if not is_moved(row):
+            return f"message {row.pk} did not come from another queue; there is no way back"
+        if row.state(self.now) == "active":
+            return f"message {row.pk} is active; wait for its lease to end"
+        name = self.target(row)
+        if name is None:
+            n = len(self.sources.get(row.queue_id, []))
+            return (
+                f"the queue that message {row.pk} died in was not written down, and {n or 'no'} "
+                f"queue{'' if n == 1 else 's'} name its dead queue; say into which queue"
+            )
+        if name not in self.ids:
+            return f"queue {name!r} does not exist; create it or name another"
+        if self.ids[name] == row.queue_id:
+            return f"message {row.pk} is in queue {name!r}; name another"
+        return ""
+
+
+class _Return(Restoration):
+    """One retry of messages of dead queues."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        rows: Mapping[int, Message],
+        waits: Mapping[int, timedelta],
+        way: _Way,
+        *,
+        payload: str | None,
+        by: str,
+    ) -> None:
+        records = {id: as_record(row, way.target(row) or "") for id, row in rows.items()}
+        super().__init__(tx, records, waits, queue=way.queue, payload=payload, by=by)
+        self.rows = rows
+        self.way = way
+
+    def restore(self, ids: list[int]) -> bool:
+        if not ids:
+            return False
+        rows = self.tx.run(
+            "restore_dead",
+            ids=ids,
+            rows=json.dumps({id: self._row(id) for id in ids}),
+            payload=self.payload,
+            entry=json.dumps(self.edit),
+        )
+        back = {row[0] for row in rows}
+        self.done |= {id for id in ids if self.records[id].message_id in back}
+        return bool(back)
+
+    def _row(self, id: int) -> dict[str, Any]:
+        row = self.rows[id]
+        burial = read_burial(row) or Burial(message_id=id)
+        created_at = burial.created_at
+        at = created_at and self.tx.connection.ops.adapt_datetimefield_value(created_at)
+        return {
+            "id": id,
+            "queue_id": self.way.ids[self.way.target(row) or ""],
+            "key": burial.key,
+            "status": (burial.status | row.status) & ~int(Status.FAILED),
+            "fence": burial.fence,
+            "delay": sql.microseconds(self.waits[id]),
+            "source_id": burial.source_id if burial.origin is not None else None,
+            "origin": burial.origin,
+            "created_at": None if at is None else str(at),
+        }
+
+
+def as_record(row: Message, queue: str) -> PoisonRecord:
+    """Return a message of a dead queue as the poison record it would be, had it stayed; unsaved."""
+    burial = read_burial(row) or Burial(message_id=row.pk)
+    return PoisonRecord(
+        message_id=burial.message_id,
+        queue=burial.queue or queue,
+        name=row.name,
+        kind=row.kind,
+        stream=row.stream,
+        key=burial.key,
+        fingerprint=row.fingerprint or burial.fingerprint,
+        instance=row.instance,
+        execution_id=row.execution_id,
+        activity_id=row.activity_id,
+    )
+
+
+def _read(tx: Transaction, ids: list[int], *, lock: bool = False) -> dict[int, Message]:
+    rows = Message.objects.using(tx.using).defer("payload", "headers", "history", "error")
+    rows = rows.order_by("pk").filter(pk__in=ids)
+    if lock:
+        rows = rows.select_for_update()
+    return {row.pk: row for row in rows}
+
+
+def _conflict(tx: Transaction, record: PoisonRecord) -> str:
+    """Say what is in the way of a message that could not be put back."""
+    id = record.message_id
+    poison = PoisonRecord.objects.using(tx.using).filter(message_id=id)
+    if (poison_id := poison.values_list("pk", flat=True).first()) is not None:
+        return f"poison record {poison_id} has its id {id}; retry or remove that first"
+    if record.key is None or Message.objects.using(tx.using).filter(pk=id).exists():
+        return f"a message with its id {id}, or from the same source, is in a queue"
+    return (
+        f"an unfinished message with key {record.key!r} is in the queue; wait for it or "
+        "remove it first"
+    )
+
+
+def _text(facts: Mapping[str, Any], key: str) -> str | None:
+    value = facts.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _number(facts: Mapping[str, Any], key: str, most: int) -> int | None:
+    value = facts.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value <= most else None
+
+
+def _reason(value: Any) -> FailureReason | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return FailureReason.read(value)
+
+
+def _moment(facts: Mapping[str, Any], key: str) -> datetime | None:
+    try:
+        found = parse_datetime(_text(facts, key) or "")
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo is not None else None

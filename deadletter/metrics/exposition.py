@@ -1,0 +1,204 @@
+"""What are the metrics called, and what do they mean? The one place that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from .cache import Reading
+from .depths import CANDIDATE, CAP, TOLD_APART, Depths
+from .process_counters import Distribution, Seen
+from .totals import Totals
+
+
+def of_processes(seen: Seen) -> Iterator[Metric]:
+    """What the processes of one `run_worker` saw since it started."""
+    handlers = HistogramMetricFamily(
+        "deadletter_handler_duration_seconds",
+        "How long attempts ran, whether they completed or failed.",
+        labels=["name"],
+    )
+    for name, found in seen.handlers.items():
+        handlers.add_metric([name], _buckets(found), found.sum)
+    yield handlers
+    yield _histogram(
+        "deadletter_claim_duration_seconds",
+        "How long claims took, also those that found nothing.",
+        seen.claims,
+    )
+    yield _histogram(
+        "deadletter_settle_duration_seconds",
+        "How long it took to report a batch of outcomes, with the commit.",
+        seen.settles,
+    )
+    yield CounterMetricFamily(
+        "deadletter_leases_lost",
+        "Outcomes refused because the lease was over: the message is handled again.",
+        value=seen.lost,
+    )
+    yield CounterMetricFamily(
+        "deadletter_token_repairs",
+        "Streams found with parked messages and nothing to wake them. Should stay 0.",
+        value=seen.repaired,
+    )
+
+
+def of_rows(reading: Reading | None) -> Iterator[Metric]:
+    """What the tables say; without a reading only that they are out of reach."""
+    yield GaugeMetricFamily(
+        "deadletter_up",
+        "1 when the tables could be read for this scrape; 0: what they say is left out.",
+        value=0 if reading is None else 1,
+    )
+    if reading is None:
+        return
+    yield GaugeMetricFamily(
+        "deadletter_rows_age_seconds",
+        "How long ago the tables were read; answers are kept for a few seconds.",
+        value=reading.age,
+    )
+    yield from _totals(reading.totals)
+    yield _by_label(
+        GaugeMetricFamily, "poison_queue_depth", "Poison records now.", "type", reading.poison
+    )
+    yield from _depths(reading.depths)
+
+
+def _totals(totals: Totals) -> Iterator[Metric]:
+    for name, text, labels, values in (
+        ("messages_sent", "Messages sent.", ["queue", "name"], totals.sent),
+        ("messages_completed", "Messages completed.", ["queue", "name"], totals.completed),
+        (
+            "messages_failed",
+            "Attempts that failed; a message may fail many times.",
+            ["queue", "name", "reason"],
+            totals.failed,
+        ),
+    ):
+        family = CounterMetricFamily(f"deadletter_{name}", text, labels=labels)
+        for key, value in sorted(values.items()):
+            family.add_metric(key, value)
+        yield family
+    for name, text, by_type in (
+        ("messages_poisoned", "Messages that died.", totals.poisoned),
+        ("poison_messages_retried", "Poison put back by an operator.", totals.retried),
+        ("poison_messages_removed", "Poison removed, also by its retention.", totals.removed),
+        (
+            "unregistered_deferrals",
+            "Attempts put off because no handler was registered for the name.",
+            totals.deferred,
+        ),
+    ):
+        yield _by_label(CounterMetricFamily, name, text, "type", by_type)
+
+
+def _depths(depths: Depths) -> Iterator[Metric]:
+    states = GaugeMetricFamily(
+        "deadletter_queue_depth",
+        f"Messages of a queue by state. Counted up to {CAP}; where more than {TOLD_APART} wait, "
+        "those scheduled, failed and active are told apart among the first: there may be more.",
+        labels=["queue", "state"],
+    )
+    for name, queue in depths.queues.items():
+        for state, n in queue.states.items():
+            states.add_metric([name, str(state)], n)
+    yield states
+    for name, text, values in (
+        (
+            "queue_oldest_age_seconds",
+            "For how long the message that waits longest has been due; 0: nothing is due.",
+            {name: queue.oldest for name, queue in depths.queues.items()},
+        ),
+        (
+            "queue_paused",
+            "1 while an operator has paused the queue.",
+            {name: queue.paused for name, queue in depths.queues.items()},
+        ),
+        (
+            "queue_is_dead_queue",
+            "1 when other queues send their dead here; workers leave it alone unless told.",
+            {name: queue.is_dead_queue for name, queue in depths.queues.items()},
+        ),
+        (
+            "queue_workers",
+            "Live worker processes that serve the queue.",
+            {name: queue.workers for name, queue in depths.queues.items()},
+        ),
+        (
+            "queue_halted_streams",
+            "Streams that stand still until an operator retries or removes their poison.",
+            {name: queue.halted for name, queue in depths.queues.items()},
+        ),
+        (
+            "queue_next_retry_seconds",
+            "How long until the first failed message is tried again; without a value: none waits.",
+            _known({name: queue.next_retry for name, queue in depths.queues.items()}),
+        ),
+        (
+            "queue_next_scheduled_seconds",
+            "How long until the first scheduled message is due; without a value: none is.",
+            _known({name: queue.next_scheduled for name, queue in depths.queues.items()}),
+        ),
+    ):
+        yield _by_label(GaugeMetricFamily, name, text, "queue", values)
+    yield _by_label(
+        GaugeMetricFamily,
+        "failed_messages",
+        f"Messages that failed and are not done, by attempts: the oldest {TOLD_APART}.",
+        "attempts",
+        depths.attempts,
+    )
+    yield GaugeMetricFamily(
+        "deadletter_poison_candidates",
+        f"Of these, how many were tried {CANDIDATE} times or more and wait for another try.",
+        value=depths.candidates,
+    )
+    yield GaugeMetricFamily(
+        "deadletter_workers_alive", "Worker processes seen lately.", value=depths.workers
+    )
+    yield GaugeMetricFamily(
+        "deadletter_instances_stuck",
+        "Running instances that wait for what was lost, as the last sweep found them. Should be 0.",
+        value=depths.stuck,
+    )
+    yield _by_label(
+        GaugeMetricFamily,
+        "breaker_open",
+        "1 for each message name that is held back because its handler keeps failing.",
+        "name",
+        dict.fromkeys(depths.breakers, 1),
+    )
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _by_label(
+    make: Any, name: str, text: str, label: str, values: Mapping[str, float]
+) -> CounterMetricFamily | GaugeMetricFamily:
+    family: CounterMetricFamily | GaugeMetricFamily
+    family = make(f"deadletter_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([str(key)], float(value))
+    return family
+
+
+def _histogram(name: str, text: str, found: Distribution) -> HistogramMetricFamily:
+    return HistogramMetricFamily(name, text, buckets=_buckets(found), sum_value=found.sum)
+
+
+def _buckets(found: Distribution) -> list[tuple[str, float]]:
+    """Return the buckets as the format wants them: each with everything below it."""
+    total, buckets = 0, []
+    for end, hits in zip((*map(str, map(float, found.ends)), "+Inf"), found.hits, strict=True):
+        total += hits
+        buckets.append((end, float(total)))
+    return buckets

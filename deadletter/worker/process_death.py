@@ -1,0 +1,88 @@
+"""How a worker process died, in words and as a row for the page of workers."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from .. import clock
+from ..lifecycle.transaction import bounded
+from ..models import Message, WorkerDeath
+from .crash_ledger import Entry, Stage
+
+#: What a row says of what the process held.
+LISTED = 50
+#: Other messages that the error of one names.
+NAMED = 5
+
+
+@dataclass(frozen=True)
+class Death:
+    """A process that ended without being told to, as its supervisor saw it."""
+
+    worker: str
+    pid: int
+    #: As `os.waitstatus_to_exitcode` says: negative for a signal.
+    code: int
+    #: The most memory it had, in bytes.
+    peak: int
+    held: tuple[Entry, ...] = ()
+    is_replaced: bool = True
+
+    @property
+    def reason(self) -> str:
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:  # a real-time signal has no name
+            name = str(-self.code)
+        return f"signal {name}"
+
+    def facts(self, id: int) -> str:
+        """Say what is known of the death to the reader of one message that died with it."""
+        others = [entry for entry in self.held if entry.id != id]
+        ran = [entry.id for entry in others if entry.stage is Stage.RUNNING]
+        texts = [f"process {self.pid}, peak memory {self.peak / 2**20:.0f} MiB"]
+        if ran:
+            named = ", ".join(f"#{other}" for other in ran[:NAMED])
+            more = f" and {len(ran) - NAMED} more" if len(ran) > NAMED else ""
+            texts.append(f"it also ran {named}{more}")
+        if waited := len(others) - len(ran):
+            texts.append(f"{waited} others were held and not running")
+        return "; ".join(texts)
+
+    def store(self, *, using: str) -> None:
+        """Write it down. Raises: DatabaseError."""
+        with bounded(using):
+            WorkerDeath.objects.using(using).create(
+                name=self.worker,
+                host=socket.gethostname()[:200],
+                pid=self.pid,
+                died_at=clock.now(using),
+                signal=-self.code if self.code < 0 else None,
+                exit_code=self.code if self.code >= 0 else None,
+                peak_memory=self.peak,
+                held=self._held(using),
+                successor=self.worker if self.is_replaced else "",
+            )
+
+    def _held(self, using: str) -> list[dict[str, Any]]:
+        """Name what it held, what it ran first."""
+        ordered = sorted(self.held, key=lambda entry: (entry.stage is not Stage.RUNNING, entry.id))
+        ids = [entry.id for entry in ordered[:LISTED]]
+        rows = Message.objects.using(using).filter(pk__in=ids)
+        names = {
+            id: (name, queue) for id, name, queue in rows.values_list("pk", "name", "queue__name")
+        }
+        return [
+            {
+                "id": entry.id,
+                "name": names.get(entry.id, ("", ""))[0],
+                "queue": names.get(entry.id, ("", ""))[1],
+                "running": entry.stage is Stage.RUNNING,
+            }
+            for entry in ordered[:LISTED]
+        ]

@@ -1,0 +1,192 @@
+"""The page of a message: what it waits for, and what became of it when it is gone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from deadletter import lifecycle, operations, send
+from deadletter.lifecycle import Failure
+from deadletter.models import Breaker, Message, PoisonRecord, Queue, WorkerProcess
+from deadletter.status import FailureReason
+
+from ..conftest import url
+
+
+def page_of(client: Client, id: int, status: int = 200) -> str:
+    answer = client.get(url("message", "change", id))
+    assert answer.status_code == status
+    return " ".join(answer.content.decode().split())
+
+
+def alive(clock) -> WorkerProcess:
+    return WorkerProcess.objects.create(
+        name="w",
+        host="h",
+        pid=1,
+        version="0",
+        queues=["default"],
+        concurrency=1,
+        started_at=clock.now,
+        seen_at=clock.now,
+    )
+
+
+def test_a_due_message_waits_for_a_worker_and_says_since_when(admin_client: Client, clock) -> None:
+    message = send("mail")
+    clock.advance(12)
+
+    nobody = page_of(admin_client, message.pk)
+    alive(clock)
+    somebody = page_of(admin_client, message.pk)
+
+    assert "It waits for a worker: none is alive." in nobody
+    assert "It waits for a worker to take it." in somebody
+    assert "It has been due for 12 seconds." in somebody
+
+
+def test_a_failed_message_waits_for_its_retry_to_the_second(admin_client: Client, clock) -> None:
+    message = send("mail")
+    batch = lifecycle.claim(worker="w")
+    lifecycle.fail(batch.token, [Failure(message.pk, error="no", delay=42)])
+
+    page = page_of(admin_client, message.pk)
+
+    at = clock.now + timedelta(seconds=42)
+    assert f"It waits for its retry, in 42 seconds ({at:%B}" in page.replace("Nov.", "November")
+    assert f"{at:%H:%M:%S} UTC" in page
+    assert "It was tried 1 of 5 times." in page
+
+
+def test_a_message_that_is_handled_names_its_worker_and_lease(admin_client: Client, clock) -> None:
+    message = send("mail")
+    lifecycle.claim(worker="w-7", lease=30)
+
+    page = page_of(admin_client, message.pk)
+
+    assert "Worker w-7 is handling it." in page
+    assert "Its lease ends in 30 seconds" in page
+
+
+def test_a_message_whose_name_nobody_knows_does_not_say_that_it_failed(
+    admin_client: Client, clock
+) -> None:
+    message = send("mail")
+    batch = lifecycle.claim(worker="w")
+    unknown = Failure(
+        message.pk,
+        error="no handler is registered for 'mail'",
+        reason=FailureReason.UNREGISTERED,
+        delay=4,
+        deferred=True,
+    )
+    lifecycle.fail(batch.token, [unknown])
+
+    page = page_of(admin_client, message.pk)
+
+    assert "It waits for a worker that knows its name." in page
+    assert "It is looked at again in 4 seconds" in page
+    assert "its handler failed" not in page
+    assert "waits for its retry" not in page
+
+
+def test_a_paused_queue_and_a_breaker_are_what_a_message_waits_for(
+    admin_client: Client, clock
+) -> None:
+    message = send("mail")
+    alive(clock)
+    Breaker.objects.create(
+        name="mail",
+        failures=3,
+        error="no",
+        opened_at=clock.now,
+        until=clock.now + timedelta(seconds=30),
+        opened_by="w",
+    )
+
+    held = page_of(admin_client, message.pk)
+    clock.advance(31)
+    over = page_of(admin_client, message.pk)
+    Queue.objects.update(paused=True)
+    paused = page_of(admin_client, message.pk)
+
+    assert "A circuit breaker holds its name" in held
+    assert "circuit breaker" not in over
+    assert "Its queue is paused." in paused
+
+
+def test_a_page_shows_no_empty_fields(admin_client: Client, clock) -> None:
+    page = page_of(admin_client, send("mail").pk)
+
+    for name in ("Stream", "Key", "Instance", "Expires", "Headers", "Worker", "Origin"):
+        assert f"<dt>{name}</dt>" not in page
+        assert f"<h2>{name}</h2>" not in page
+    assert "What people did" not in page
+
+
+def test_an_ended_message_says_what_became_of_it_and_who_did_what(
+    admin_client: Client, clock
+) -> None:
+    message = send("mail")
+    batch = lifecycle.claim(worker="w")
+    lifecycle.fail(batch.token, [Failure(message.pk, error="no", permanent=True)])
+    dead = page_of(admin_client, message.pk)
+    poison = PoisonRecord.objects.get()
+    operations.retry_poison([poison.pk], by="ada", why="repaired")
+    batch = lifecycle.claim(worker="w")
+    lifecycle.complete(batch.token, batch.ids)
+    before_the_sweep = page_of(admin_client, message.pk)
+    lifecycle.sweep()
+    after = page_of(admin_client, message.pk)
+
+    assert "It is dead: its poison record has it." in dead
+    assert url("poisonrecord", "change", poison.pk) in dead
+    assert "It ended: succeeded." in before_the_sweep
+    assert "It ended: succeeded." in after
+    for page in (before_the_sweep, after):
+        assert "by ada" in page
+        assert "repaired" in page
+    assert "Perhaps it was deleted" not in after
+
+
+def test_a_message_that_died_into_a_dead_queue_leads_to_its_copy(
+    admin_client: Client, clock
+) -> None:
+    graveyard = Queue.objects.create(name="graveyard")
+    Queue.objects.create(name="work", on_poison="dead_queue", dead_queue=graveyard)
+    message = send("mail", queue="work")
+    batch = lifecycle.claim(queues=["work"], worker="w")
+    lifecycle.fail(batch.token, [Failure(message.pk, error="no", permanent=True)])
+
+    page = page_of(admin_client, message.pk)
+
+    copy = Message.objects.get(queue=graveyard)
+    assert "lies in the dead queue graveyard" in page
+    assert url("message", "change", copy.pk) in page
+
+
+@pytest.mark.parametrize("id", ["999999", "99999999999999999999", "x"])
+def test_an_id_that_nobody_knows_is_not_found(admin_client: Client, db, id) -> None:
+    page = page_of(admin_client, id, status=404)
+
+    assert "It was finished, or never existed" in page
+
+
+def test_what_became_of_a_message_is_for_who_may_see_messages(login, db) -> None:
+    message = send("mail")
+    batch = lifecycle.claim(worker="w")
+    lifecycle.fail(batch.token, [Failure(message.pk, error="secret", permanent=True)])
+    poison = PoisonRecord.objects.get()
+
+    page = page_of(login("view_message"), message.pk)
+
+    assert "It is dead" in page
+    assert url("poisonrecord", "change", poison.pk) not in page
+
+
+def test_who_may_not_see_messages_learns_nothing_of_their_end(login, db) -> None:
+    answer = login("view_queue").get(url("message", "change", 1))
+
+    assert answer.status_code == 403
