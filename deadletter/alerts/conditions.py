@@ -134,7 +134,7 @@ class Look:
         found: dict[str, Buried] = {}
         for id in self.dead_queues:
             params = {"queue_id": id, "after": at, "limit": COUNTED + 1}
-            for name, count, first, last in sql.run(connection, "read_buried", params):
+            for name, count, first, last in sql.run(connection, "read_moved", params):
                 here = Buried(count, sql.as_datetime(first, connection), last)
                 found[name or ""] = found.get(name or "", Buried()) + here
         return found

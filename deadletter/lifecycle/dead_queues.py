@@ -227,7 +227,7 @@ class _Return(Restoration):
         if not ids:
             return False
         rows = self.tx.run(
-            "restore_dead",
+            "retry_dead",
             ids=ids,
             rows=json.dumps({id: self._row(id) for id in ids}),
             payload=self.payload,

@@ -233,7 +233,7 @@ def completing(tx: Transaction, completions: Sequence[Completion]) -> Outcomes:
 def failing(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcomes:
     """Record failures by the policies in force now. The caller holds the streams' locks."""
     wanted = {failure.id: failure for failure in failures}
-    mine = tx.run("read_leased", **held(failures)._asdict())
+    mine = tx.run("read_for_failure", **held(failures)._asdict())
     deaths: list[Death] = []
     rows: dict[int, dict[str, Any]] = {}
     attempts: dict[int, int] = {}
@@ -310,12 +310,12 @@ def renewing_free(
         return renewing(tx, tokens, lease=lease), []
     until = None if lease is None else as_timedelta(lease, field="lease")
     holding = held_under(tokens)._asdict()
-    rows = tx.run("renew_free", **holding, lease=until)
+    rows = tx.run("renew_unlocked", **holding, lease=until)
     crash_points.reach("renew.extended")
     missing = tokens.keys() - {row[0] for row in rows}
     if not missing:
         return [], []
-    busy = {id for id, live in tx.run("read_held", **holding) if live and id in missing}
+    busy = {id for id, live in tx.run("read_leases", **holding) if live and id in missing}
     return sorted(missing - busy), sorted(busy)
 
 
@@ -361,7 +361,7 @@ def abandoning(
     tx: Transaction, failure: Failure, *, force_poison: bool, max_attempts: int | None, by: str
 ) -> Outcomes:
     holding = held([failure])._asdict()
-    for found in map(_Leased._make, tx.run("read_leased", **holding)):
+    for found in map(_Leased._make, tx.run("read_for_failure", **holding)):
         id, count = found.id, found.attempts
         counts = grown(found.counts, FailureReason.UNKNOWN)
         row = _recorded(failure, as_timedelta(failure.delay or 0, field="delay"))

@@ -43,9 +43,9 @@ def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
     if connection.vendor != "sqlite":
         return _store_kept(connection, params)
     if params["writer"] is None:
-        return sql.run(connection, "enqueue", params)
+        return sql.run(connection, "insert", params)
     with transaction.atomic(using=connection.alias, savepoint=False):
-        rows = sql.run(connection, "enqueue", params)
+        rows = sql.run(connection, "insert", params)
         if rows:
             counts = Counts()
             counts.add(Subject(params["queue"], params["name"], params["kind"]), "sent")
@@ -57,12 +57,12 @@ def _store_kept(connection: BaseDatabaseWrapper, params: Columns) -> list[sql.Ro
     """Use the statement as the server keeps it, where a failure of that undoes nothing else."""
     is_alone = prepared.is_alone(connection)
     try:
-        return sql.run(connection, "enqueue", params, keep=is_alone)
+        return sql.run(connection, "insert", params, keep=is_alone)
     except DatabaseError as error:
         if not (is_alone and prepared.is_stale(error.__cause__)):
             raise
         prepared.give_up(connection)
-        return sql.run(connection, "enqueue", params)
+        return sql.run(connection, "insert", params)
 
 
 def announce_sent(
@@ -110,7 +110,7 @@ class Storing:
         return ids
 
     def _by_key(self, rows: Sequence[Columns]) -> list[int]:
-        ids = [row[0] for row in sql.run(self.connection, "draw_ids", {"count": len(rows)})]
+        ids = [row[0] for row in sql.run(self.connection, "reserve_ids", {"count": len(rows)})]
         every = list(zip(ids, rows, strict=True))
         keyed = sorted(
             (pair for pair in every if pair[1]["key"] is not None),
@@ -146,7 +146,7 @@ class Storing:
         while rows:
             given = json.dumps([_as_json(id, row) for id, row in rows], ensure_ascii=False)
             params = {"now": self.now, "queue_id": self.queue.pk, "rows": given}
-            stored = {row[0] for row in sql.run(self.connection, "enqueue_many", params)}
+            stored = {row[0] for row in sql.run(self.connection, "insert_many", params)}
             taken = [(id, row) for id, row in rows if id not in stored]
             holders = self._holders([row["key"] for _, row in taken])
             found |= {id: holders[row["key"]] for id, row in taken if row["key"] in holders}
@@ -160,7 +160,7 @@ class Storing:
         new: list[Numbered] = []
         for row in rows:
             params = row | _UNUSED | {"now": self.now, "queue": self.queue.name}
-            stored = sql.run(self.connection, "enqueue", params)
+            stored = sql.run(self.connection, "insert", params)
             if stored:
                 new.append((stored[0][0], row))
             # Nobody else writes meanwhile, so the holder is still there.

@@ -48,7 +48,7 @@ def try_lock(tx: Transaction, held: Held, *, alive: bool) -> Locked:
     A message that is busy makes all reported messages of its stream busy: their reports stay
     together. `alive`: only those whose lease is not over; the others are neither free nor busy.
     """
-    tried = tx.run("try_streams", ids=held.ids)
+    tried = tx.run("try_lock_streams", ids=held.ids)
     streams = {id: (queue_id, stream) for id, queue_id, stream, _ in tried}
     refused = {(queue_id, stream) for _, queue_id, stream, got in tried if not got}
     # A new statement, so that its snapshot is taken under the locks of the streams.
@@ -58,8 +58,8 @@ def try_lock(tx: Transaction, held: Held, *, alive: bool) -> Locked:
         if streams.get(id) not in refused
     ]
     ids, pairs = [id for id, _ in wanted], [pair for _, pair in wanted]
-    rows = {row[0] for row in tx.run("try_rows", ids=ids, pairs=pairs)} if ids else set()
-    mine = {id for id, live in tx.run("read_held", **held._asdict()) if live or not alive}
+    rows = {row[0] for row in tx.run("try_lock_messages", ids=ids, pairs=pairs)} if ids else set()
+    mine = {id for id, live in tx.run("read_leases", **held._asdict()) if live or not alive}
     busy = mine - rows
     refused |= {streams[id] for id in busy if id in streams}
     busy |= {id for id in mine if streams.get(id) in refused}
@@ -106,7 +106,7 @@ def try_streams(tx: Transaction, ids: Collection[int]) -> list[int]:
     """Lock the streams of messages as far as they can be had; return the messages in others."""
     if tx.is_sqlite or not ids:
         return []
-    return [row[0] for row in tx.run("try_streams", ids=sorted(ids)) if not row[3]]
+    return [row[0] for row in tx.run("try_lock_streams", ids=sorted(ids)) if not row[3]]
 
 
 def try_named(tx: Transaction, streams: Iterable[Stream]) -> set[Stream]:
@@ -114,4 +114,4 @@ def try_named(tx: Transaction, streams: Iterable[Stream]) -> set[Stream]:
     wanted = set(streams)
     if tx.is_sqlite:
         return wanted
-    return {(row[0], row[1]) for row in tx.run_for(wanted, "try_named_streams")}
+    return {(row[0], row[1]) for row in tx.run_for(wanted, "try_lock_named_streams")}

@@ -87,7 +87,7 @@ def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int
     buried = by_policy.pop(OnPoison.DEAD_QUEUE, [])
     if buried:
         tx.run(
-            "bury",
+            "move_to_dead_queue",
             by=by,
             ids=[row.id for row in buried],
             rows=json.dumps({row.id: row.burial() for row in buried}),
@@ -254,10 +254,10 @@ class _Dying:
 
 
 def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
-    rows = tx.run("read_dying", ids=sorted(wanted))
+    rows = tx.run("read_for_quarantine", ids=sorted(wanted))
     lost = {row[0]: row[10] for row in rows if row[9]}
     if lost:
-        tx.run("record_lost", ids=sorted(lost), history_limit=HISTORY_LIMIT)
+        tx.run("record_expired_leases", ids=sorted(lost), history_limit=HISTORY_LIMIT)
     dying = []
     for row in rows:
         is_lost = row[0] in lost

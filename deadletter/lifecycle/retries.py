@@ -95,7 +95,7 @@ class Restoration:
     def restore(self, ids: list[int]) -> bool:
         """Put messages back; say whether any could be."""
         rows = self.tx.run(
-            "restore",
+            "retry",
             ids=ids,
             delays=[sql.microseconds(self.waits[id]) for id in ids],
             queue=self.queue,

@@ -106,7 +106,7 @@ def _adopt(tx: Transaction) -> int:
     A queue is deleted only when it is empty, see models/queue.py; this is for a process that died
     before it could look again, and for rows that were deleted by hand.
     """
-    gone = [row[0] for row in tx.run("read_orphans")]
+    gone = [row[0] for row in tx.run("read_deleted_queues")]
     for id in gone:
         name = f"recovered-{id}"
         try:
@@ -126,7 +126,7 @@ def _adopt(tx: Transaction) -> int:
 
 
 def _forget(tx: Transaction) -> int:
-    rows = tx.run("forget_old_poison", limit=CHUNK)
+    rows = tx.run("delete_old_poison", limit=CHUNK)
     for _id, queue, name, kind in rows:
         tx.counts.add(Subject(queue, name, kind), "removed")
     return len(rows)
@@ -159,12 +159,12 @@ def _start_of(span: Span, moment: datetime) -> datetime:
 
 
 def _repair(tx: Transaction) -> int:
-    stranded = [(row[0], row[1]) for row in tx.run("read_stranded")]
+    stranded = [(row[0], row[1]) for row in tx.run("read_stuck_streams")]
     if not stranded:
         return 0
     ours = locks.try_named(tx, stranded)
     # Judge again under the locks: a settle that was under way has woken its stream by now.
-    still = {(row[0], row[1]) for row in tx.run("read_stranded")} & ours
+    still = {(row[0], row[1]) for row in tx.run("read_stuck_streams")} & ours
     woken = streams.wake(tx, still)
     for queue_id, stream in sorted(still):
         event(

@@ -88,7 +88,7 @@ def _blocked(alias: str, limit: int) -> list[HeldStream]:
 
 
 def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | None:
-    # Between itself and itself, and in the order of the indexes of streams: see sql/postgresql.sql.
+    # Between itself and itself, and in the order of the indexes of streams: see sql/__init__.py.
     messages = (
         Message.objects.using(alias)
         .light()

@@ -1,4 +1,44 @@
-"""Named statements: `run(connection, "claim", …)` executes the one of that name for the vendor."""
+"""
+The named SQL statements: `run(connection, "claim", …)` executes the one for the database vendor.
+
+A statement starts at a line "-- name --" in `postgresql/*.sql`, `sqlite/*.sql` (the same file
+names, one for each verb) or `shared.sql` (identical in both). The lines before the first name and
+all comments are dropped. A statement opens with its promise; `sqlite/` gives reasons only where
+they differ from those in `postgresql/`.
+
+Conventions of both:
+
+- Parameters are named. `%(now)s` is the time of the transaction; in PostgreSQL it becomes
+  COALESCE(given, now()), so that it is the server's time unless a test froze it. `%(sent)s` is the
+  time of the statement instead, for durations that count from the send.
+- Lock order: the advisory locks of streams (by key), then rows (by id). A claim waits for neither.
+
+Conventions of PostgreSQL, each because the planner was seen to do otherwise:
+
+- A stream is read as queue_id = … AND stream >= … AND stream <= …, in the order of an index of
+  streams, and its ends with LIMIT 1 instead of EXISTS. With stream = … the order by id is also that
+  of the primary key, and the planner read the whole table for a stream that is most of it.
+  A row comparison (queue_id, stream) <= (…) is no substitute: before PostgreSQL 18 it ends a scan
+  only where queue_id changes, and each stream of a claim read all streams behind it. As the start
+  of a scan, > (…), it is exact in all versions.
+- Messages named by the caller are joined to the values for them and named once more as "= ANY":
+  right after a drained queue was analysed the planner takes a million rows for one, and read them
+  all in the order of their ids for a merge.
+- available_at is compared as a COALESCE for the same reason, except in the claim: a plain
+  comparison offers the claim index, and every due message or every lease was read from it.
+
+Conventions of SQLite:
+
+- One transaction writes at a time (BEGIN IMMEDIATE), so nothing is locked.
+- Arrays come as JSON and are read with json_each. Arrays that belong together are matched by
+  position: a join of two json_each compares every pair. Streams come one at a time
+  (queue_id, stream).
+- `halts` is tested twice, halts AND halts = 1: SQLite uses a partial index only for the exact words
+  of its condition, and Django 5.2 writes one form, Django 6.1 the other.
+- The times that a claim returns are read as text (|| ''): the driver would parse them, and a value
+  that is no time would break the batch.
+- Durations are microseconds; django_format_dtdelta adds them.
+"""
 
 from __future__ import annotations
 
@@ -48,20 +88,34 @@ def run(
 
 @cache
 def statements(vendor: str) -> Mapping[str, tuple[str, ...]]:
-    """Return every statement of a vendor, comments dropped, split into its parts."""
-    text = resources.files(__package__).joinpath(f"{vendor}.sql").read_text()
-    pieces = _HEADER.split(text)[1:]
-    found = {}
-    for name, body in zip(pieces[::2], pieces[1::2], strict=True):
-        body = _COMMENT.sub("", body)
-        if vendor == "postgresql":
-            # The server's now() is constant in a transaction and costs no round trip; see clock.py.
-            body = body.replace("%(now)s", "COALESCE(%(now)s::timestamptz, now())")
-            # In a transaction that is open for a minute now() is a minute ago.
-            sent = "COALESCE(%(now)s::timestamptz, statement_timestamp())"
-            body = body.replace("%(sent)s", sent)
-        found[name] = tuple(part.strip() for part in body.split(";") if part.strip())
+    """
+    Return every statement of a vendor, comments dropped, split into its parts.
+
+    Raises: ValueError when two statements have the same name.
+    """
+    folder = resources.files(__package__)
+    files = [folder / "shared.sql", *(folder / vendor).iterdir()]
+    found: dict[str, tuple[str, ...]] = {}
+    for file in files:
+        if not file.name.endswith(".sql"):
+            continue
+        pieces = _HEADER.split(file.read_text(encoding="utf-8"))[1:]
+        for name, body in zip(pieces[::2], pieces[1::2], strict=True):
+            if name in found:
+                raise ValueError(f"{file.name} has a second statement {name!r} for {vendor}")
+            found[name] = _parts(body, vendor)
     return found
+
+
+def _parts(body: str, vendor: str) -> tuple[str, ...]:
+    body = _COMMENT.sub("", body)
+    if vendor == "postgresql":
+        # The server's now() is constant in a transaction and costs no round trip; see clock.py.
+        body = body.replace("%(now)s", "COALESCE(%(now)s::timestamptz, now())")
+        # In a transaction that is open for a minute now() is a minute ago.
+        sent = "COALESCE(%(now)s::timestamptz, statement_timestamp())"
+        body = body.replace("%(sent)s", sent)
+    return tuple(part.strip() for part in body.split(";") if part.strip())
 
 
 def as_datetime(value: Any, connection: BaseDatabaseWrapper) -> datetime | None:

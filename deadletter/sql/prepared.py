@@ -21,7 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 #: Worth keeping, from which use on of a connection: a worker claims all day, but many a request
 #: sends one message and is gone. Not those that join arrays: planned without knowing how long these
 #: are, 500 messages were compared with each other, one by one.
-NAMES = {"claim": 1, "read_levels": 1, "read_levels_of": 1, "enqueue": 5}
+NAMES = {"claim": 1, "read_levels": 1, "read_levels_of": 1, "insert": 5}
 #: SQLSTATEs of a prepared statement that is gone, that is there already (both: a pooler has handed
 #: us another session since we looked), or whose tables were altered.
 STALE = frozenset(("26000", "42P05", "0A000"))

@@ -212,7 +212,7 @@ def test_what_was_lost_when_it_was_read_is_not_written_a_moment_later(clock, mon
 
     def run(connection, name, params, **options):
         rows = real(connection, name, params, **options)
-        return rows[:1] if name == "read_leased" else rows
+        return rows[:1] if name == "read_for_failure" else rows
 
     monkeypatch.setattr(sql, "run", run)
     with pytest.raises(LeaseLost) as error:

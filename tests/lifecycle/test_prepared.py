@@ -126,7 +126,7 @@ def test_inside_a_transaction_begun_in_sql_a_sender_uses_the_text():
     run("BEGIN")
     for _ in range(7):
         send("job")
-    assert prepared_names("enqueue") == []
+    assert prepared_names("insert") == []
     run("ROLLBACK")
 
     assert Message.objects.count() == 0
@@ -155,11 +155,11 @@ def test_inside_somebody_elses_transaction_nothing_is_prepared():
 def test_sending_is_prepared_for_who_sends_often():
     for _ in range(4):
         send("job", {"n": 1})
-    assert prepared_names("enqueue") == []
+    assert prepared_names("insert") == []
 
     ids = [send("job", {"n": n}, stream="s", priority=2).id for n in range(3)]
 
-    assert len(prepared_names("enqueue")) == 1
+    assert len(prepared_names("insert")) == 1
     stored = Message.objects.filter(id__in=ids).order_by("id")
     assert [(row.payload, row.stream, row.priority) for row in stored] == [
         ({"n": n}, "s", 2) for n in range(3)
@@ -178,7 +178,7 @@ def test_a_sender_whose_plan_is_gone_sends_all_the_same(event):
 
     assert Message.objects.count() == 7
     assert Count.objects.get().sent == 7
-    assert prepared_names("enqueue") == []
+    assert prepared_names("insert") == []
 
 
 def test_inside_a_transaction_a_sender_uses_the_text():
@@ -186,7 +186,7 @@ def test_inside_a_transaction_a_sender_uses_the_text():
         for _ in range(7):
             send("job")
 
-    assert prepared_names("enqueue") == []
+    assert prepared_names("insert") == []
     assert Message.objects.count() == 7
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -60,7 +61,17 @@ class Mutation:
 
 
 def sql(on: Database, statement: str, before: str, after: str) -> Edit:
-    return Edit(f"deadletter/sql/{on}.sql", before, after, statement)
+    return Edit(_file_of(on, statement), before, after, statement)
+
+
+@cache
+def _file_of(on: Database, statement: str) -> str:
+    folder = ROOT / "deadletter/sql"
+    header = re.compile(rf"^-- {statement} --$", re.MULTILINE)
+    for file in (*sorted((folder / on).glob("*.sql")), folder / "shared.sql"):
+        if header.search(file.read_text()):
+            return file.relative_to(ROOT).as_posix()
+    raise ValueError(f"there is no statement {statement} for {on}")
 
 
 def python(path: str, before: str, after: str) -> Edit:

@@ -36,7 +36,7 @@ BOTH: tuple[Database, Database] = ("sqlite", "postgresql")
 #: The statements that apply a verb's report.
 REPORTS = {
     "complete": ("complete", "complete_streamed"),
-    "fail": ("read_leased", "fail"),
+    "fail": ("read_for_failure", "fail"),
     "release": ("release",),
     "renew": ("renew",),
 }
@@ -120,13 +120,13 @@ def _guards() -> Iterator[Mutation]:
 
 
 def _without_token(on: Database, statement: str) -> Edit:
-    name = "m." if statement == "read_leased" else ""
+    name = "m." if statement == "read_for_failure" else ""
     return sql(on, statement, TOKEN[on].format(name), _true(on))
 
 
 def _without_end(on: Database, statement: str) -> Edit:
     # A name in front of the column is part of it, where there is one.
-    name = "m." if on == "sqlite" and statement == "read_leased" else ""
+    name = "m." if on == "sqlite" and statement == "read_for_failure" else ""
     return sql(on, statement, name + LIVE[on], "1 = 1")
 
 
@@ -822,8 +822,8 @@ def _waits() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/failures.py",
-                'tx.run("read_held", **holding) if live and id in missing',
-                'tx.run("read_held", **holding) if not live and id in missing',
+                'tx.run("read_leases", **holding) if live and id in missing',
+                'tx.run("read_leases", **holding) if not live and id in missing',
             )
         ],
         [f"{busy}::test_renewals_pass_over_what_somebody_holds"],
@@ -1071,7 +1071,7 @@ def _quarantine() -> Iterator[Mutation]:
         yield Mutation(
             "forget the origin's id at a retry into another queue",
             on,
-            [sql(on, "restore", " OR p.origin IS NOT NULL", "")],
+            [sql(on, "retry", " OR p.origin IS NOT NULL", "")],
             [f"{IMPORTS}::test_origin_and_id_survive_death_and_retry"],
         )
         yield Mutation(
@@ -1170,7 +1170,7 @@ def _dead_queues() -> Iterator[Mutation]:
         yield Mutation(
             "take a message back under another id",
             on,
-            [sql(on, "restore_dead", "SELECT m.source_id, q.id", "SELECT m.source_id + 500, q.id")],
+            [sql(on, "retry_dead", "SELECT m.source_id, q.id", "SELECT m.source_id + 500, q.id")],
             [BURIAL],
         )
         yield Mutation(
@@ -1198,7 +1198,7 @@ def _dead_queues() -> Iterator[Mutation]:
             [
                 sql(
                     on,
-                    "restore_dead",
+                    "retry_dead",
                     "WHERE p.message_id = m.source_id",
                     "WHERE p.message_id = m.source_id AND p.message_id < 0",
                 )

@@ -86,7 +86,15 @@ def test_settling_plain_messages_reads_only_them(time, seen):
     fail(batch.token, [Failure(id, permanent=True) for id in batch.ids[60:80]])
     release(batch.token, batch.ids[80:])
 
-    names = ["renew", "complete", "read_leased", "fail", "release", "read_dying", "quarantine"]
+    names = [
+        "renew",
+        "complete",
+        "read_for_failure",
+        "fail",
+        "release",
+        "read_for_quarantine",
+        "quarantine",
+    ]
     assert_bounded(seen, *names, "delete", rows=3_000)
 
 
@@ -96,7 +104,7 @@ def test_a_failure_is_not_compared_with_every_other(time, seen):
 
     fail(batch.token, [Failure(id, error="x") for id in batch.ids])
 
-    assert_bounded(seen, "read_leased", "fail", rows=3_000)
+    assert_bounded(seen, "read_for_failure", "fail", rows=3_000)
 
 
 def test_arrivals_behind_a_long_blocked_stream_are_parked_without_reading_it(time, seen):
@@ -160,7 +168,7 @@ def test_the_other_policies_cost_no_more(time, seen, policy):
 
     assert len(batch.ids) == 25
     assert again.ids[:24] == (batch.ids[1:] if policy == "release" else [])
-    assert_bounded(seen, "read_streams", "wake", "read_dying", "quarantine")
+    assert_bounded(seen, "read_streams", "wake", "read_for_quarantine", "quarantine")
 
 
 def test_a_sweep_probes_each_stream_once_however_much_is_parked_in_it(time, seen):
@@ -171,7 +179,7 @@ def test_a_sweep_probes_each_stream_once_however_much_is_parked_in_it(time, seen
     swept = sweep()
 
     assert (swept.expired, swept.forgotten, swept.repaired) == (1, 0, 0)
-    assert_bounded(seen, "read_expired", "forget_old_poison", "read_stranded", rows=1_000)
+    assert_bounded(seen, "read_expired", "delete_old_poison", "read_stuck_streams", rows=1_000)
 
 
 def test_old_poison_is_forgotten_a_bounded_number_at_a_time(time, seen):
@@ -183,7 +191,7 @@ def test_old_poison_is_forgotten_a_bounded_number_at_a_time(time, seen):
     swept = sweep()
 
     assert swept.forgotten == 100
-    assert_bounded(seen, "forget_old_poison")
+    assert_bounded(seen, "delete_old_poison")
 
 
 def test_people_find_their_records_by_index(time, seen):
@@ -193,7 +201,7 @@ def test_people_find_their_records_by_index(time, seen):
     assert operations.retry_poison([record.pk]).retried == [record.pk]
     assert operations.remove_poison([other.pk]).removed == [other.pk]
 
-    assert_bounded(seen, "lock_streams_of_poison", "restore", "wake", rows=200)
+    assert_bounded(seen, "lock_streams_of_poison", "retry", "wake", rows=200)
 
 
 def test_the_bounds_can_be_broken(time, seen):
@@ -224,5 +232,5 @@ def test_reports_that_met_a_lock_are_settled_by_reading_only_them(time, seen):
 
     assert len(answer.outcomes) == 100
     if connection.vendor == "postgresql":
-        names = ("renew_free", "try_streams", "try_rows", "read_held")
+        names = ("renew_unlocked", "try_lock_streams", "try_lock_messages", "read_leases")
         assert_bounded(seen, *names, rows=3_000)

@@ -124,8 +124,8 @@ def test_alerts_read_the_newest_of_a_dead_queue(dead):
 
     # On SQLite a row costs thirty steps, not ten: it reads the death.
     each = 3 if connection.vendor == "sqlite" else 1
-    assert_bounded(dead, "read_buried", rows=each * COUNTED + 1_000)
-    assert "deadletter_dead_time" in dead["read_buried"].indexes
+    assert_bounded(dead, "read_moved", rows=each * COUNTED + 1_000)
+    assert "deadletter_dead_time" in dead["read_moved"].indexes
 
 
 def test_a_retry_reads_what_it_moves(dead):
@@ -133,7 +133,7 @@ def test_a_retry_reads_what_it_moves(dead):
 
     assert len(operations.retry_dead(ids).retried) == 100
 
-    assert_bounded(dead, "restore_dead", "delete", rows=3_000)
+    assert_bounded(dead, "retry_dead", "delete", rows=3_000)
 
 
 def test_a_death_beside_many_reads_only_itself(dead):
@@ -143,7 +143,7 @@ def test_a_death_beside_many_reads_only_itself(dead):
 
     fail(batch.token, [Failure(id, permanent=True) for id in batch.ids])
 
-    assert_bounded(dead, "read_dying", "bury", "delete", rows=4_000)
+    assert_bounded(dead, "read_for_quarantine", "move_to_dead_queue", "delete", rows=4_000)
 
 
 def test_an_old_id_leads_to_where_the_message_is(dead):

@@ -116,7 +116,7 @@ def test_streams_that_are_held_take_a_few_probes_each(time, streams, seen_in_str
 
     assert swept.repaired == 0
     assert first == held[0]
-    assert_bounded(seen_in_streams, "read_stranded", "read_blocked_streams")
+    assert_bounded(seen_in_streams, "read_stuck_streams", "read_blocked_streams")
 
 
 def lease_what_is_in_front() -> None:

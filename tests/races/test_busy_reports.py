@@ -39,9 +39,11 @@ def hold(stage):
             with transaction.atomic():
                 act()
                 # Stops here until the test lets it go on.
-                importlib.import_module("deadletter.sql").run(connection, "draw_ids", {"count": 0})
+                importlib.import_module("deadletter.sql").run(
+                    connection, "reserve_ids", {"count": 0}
+                )
 
-        return stage(work, before="draw_ids")
+        return stage(work, before="reserve_ids")
 
     return start
 

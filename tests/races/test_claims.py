@@ -95,7 +95,7 @@ def test_two_claims_of_one_stream_at_the_same_instant_have_one_holder_in_200_rou
 
 
 def test_a_message_that_became_visible_late_waits_for_the_follower_somebody_holds(queue, stage):
-    sender = stage(lambda: send_late(), after="enqueue")
+    sender = stage(lambda: send_late(), after="insert")
     follower = send("m", queue="q", stream="s")
 
     holder = stage(lambda: claim(["q"], worker="one"), after="lease_runs")

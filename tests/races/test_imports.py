@@ -51,7 +51,7 @@ def test_what_is_being_retried_while_it_is_imported_again_is_not_stored_twice(qu
     take_in(1)
     operations.poison([Message.objects.get().pk], why="a test")
     record = PoisonRecord.objects.get().pk
-    retry = stage(lambda: operations.retry_poison([record]).retried, after="restore")
+    retry = stage(lambda: operations.retry_poison([record]).retried, after="retry")
     again = stage(lambda: take_in(1))
     again.wait_blocked(by=retry)
 

@@ -31,7 +31,7 @@ def test_two_senders_of_the_same_keys_in_another_order_wait_in_one_order(queue, 
     """The first has stored a, and its second statement stores b; the other one gave b first."""
     first = stage(
         transaction.atomic(lambda: keyed(["a"]) + keyed(["b"])),
-        after="enqueue_many",
+        after="insert_many",
         deadlock_timeout="100ms",
     )
     second = stage(lambda: keyed(["b", "a"]), deadlock_timeout="100ms")
@@ -47,7 +47,7 @@ def test_two_senders_of_the_same_keys_in_another_order_wait_in_one_order(queue, 
 def test_chunks_are_stored_in_the_order_of_the_keys_too(queue, stage, repeated, monkeypatch):
     monkeypatch.setattr(insert, "CHUNK", 1)
     first = stage(
-        transaction.atomic(lambda: keyed(["a", "b"])), after="enqueue_many", deadlock_timeout="1s"
+        transaction.atomic(lambda: keyed(["a", "b"])), after="insert_many", deadlock_timeout="1s"
     )
     second = stage(lambda: keyed(["b", "a"]), deadlock_timeout="1s")
     second.wait_blocked(by=first)
@@ -80,7 +80,7 @@ def test_our_own_transaction_is_repeated_when_the_database_ends_it_for_a_deadloc
     monkeypatch.setattr(insert, "CHUNK", 1)
     other = stage(
         transaction.atomic(lambda: keyed(["b"]) + keyed(["a"])),
-        after="enqueue_many",
+        after="insert_many",
         deadlock_timeout="60s",
     )
     # Stopped between two chunks: it has a and wants b.
@@ -97,7 +97,7 @@ def test_our_own_transaction_is_repeated_when_the_database_ends_it_for_a_deadloc
 def test_a_callers_transaction_is_not_repeated(queue, stage):
     other = stage(
         transaction.atomic(lambda: keyed(["b"]) + keyed(["a"])),
-        after="enqueue_many",
+        after="insert_many",
         deadlock_timeout="60s",
     )
     mine = stage(transaction.atomic(lambda: keyed(["a"]) + keyed(["b"])), deadlock_timeout="100ms")

@@ -63,7 +63,7 @@ def test_a_message_the_operator_took_a_moment_earlier_is_not_claimed(queue, stag
 @pytest.mark.parametrize("stream", [None, "s"])
 def test_two_retries_of_one_record_put_one_message_back(queue, stage, stream):
     record = poisoned(stream)
-    first = stage(lambda: operations.retry_poison([record.id]), after="restore")
+    first = stage(lambda: operations.retry_poison([record.id]), after="retry")
 
     second = stage(lambda: operations.retry_poison([record.id]))
     second.wait_blocked(by=first)
@@ -77,7 +77,7 @@ def test_two_retries_of_one_record_put_one_message_back(queue, stage, stream):
 @pytest.mark.parametrize("stream", [None, "s"])
 def test_of_a_retry_and_a_removal_the_first_decides(queue, stage, stream):
     record = poisoned(stream)
-    first = stage(lambda: operations.retry_poison([record.id]), after="restore")
+    first = stage(lambda: operations.retry_poison([record.id]), after="retry")
 
     second = stage(lambda: operations.remove_poison([record.id]))
     second.wait_blocked(by=first)
@@ -90,7 +90,7 @@ def test_of_a_retry_and_a_removal_the_first_decides(queue, stage, stream):
 def test_a_retried_head_is_not_overtaken_by_a_claim_that_began_earlier(queue, stage):
     record = poisoned("s")
     follower = send("m", queue="q", stream="s")
-    operator = stage(lambda: operations.retry_poison([record.id]), after="restore")
+    operator = stage(lambda: operations.retry_poison([record.id]), after="retry")
 
     early = claim(["q"])
 

@@ -29,7 +29,7 @@ def delete() -> None:
     Queue.objects.get(name="q").delete()
 
 
-ways = pytest.mark.parametrize(("way", "after"), [(one, "enqueue"), (many, "draw_ids")])
+ways = pytest.mark.parametrize(("way", "after"), [(one, "insert"), (many, "reserve_ids")])
 
 
 @ways
@@ -67,7 +67,7 @@ def test_a_deletion_locks_nobody_out(queue, stage, monkeypatch):
     """While it waits for a transaction that is open, others send, claim and complete."""
     monkeypatch.setattr(deletion, "SENDERS_WAIT", 60.0)
     Queue.objects.create(name="other")
-    sender = stage(transaction.atomic(one), after="enqueue")
+    sender = stage(transaction.atomic(one), after="insert")
     deleter = stage(delete)
 
     for _ in range(3):

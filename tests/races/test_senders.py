@@ -23,7 +23,7 @@ def many() -> int:
     return send_many([Outgoing("m", key="k")], queue="q")[0]
 
 
-WAYS = {"send": (one, "enqueue"), "send_many": (many, "enqueue_many")}
+WAYS = {"send": (one, "insert"), "send_many": (many, "insert_many")}
 
 
 class Regret(Exception):

@@ -1,0 +1,123 @@
+-- read_groups --
+-- The groups of what died, the latest first: poison records, and messages in dead queues. One index probe a group and table, however
+-- many it has.
+WITH RECURSIVE g(fingerprint) AS (
+    SELECT (SELECT MIN(n.fingerprint)
+              FROM (SELECT MIN(p.fingerprint) AS fingerprint FROM deadletter_poison p
+                     UNION ALL
+                    SELECT MIN(m.fingerprint) FROM deadletter_message m
+                     WHERE m.fingerprint IS NOT NULL) AS n)
+     UNION ALL
+    SELECT (SELECT MIN(n.fingerprint)
+              FROM (SELECT MIN(p.fingerprint) AS fingerprint FROM deadletter_poison p
+                     WHERE p.fingerprint > g.fingerprint
+                     UNION ALL
+                    SELECT MIN(m.fingerprint) FROM deadletter_message m
+                     WHERE m.fingerprint > g.fingerprint) AS n)
+      FROM g WHERE g.fingerprint IS NOT NULL
+)
+-- Times within what Python can read: a damaged row must not take the page with it.
+SELECT page.fingerprint,
+       LEAST(GREATEST((SELECT MIN(e.at)
+          FROM (SELECT MIN(p.poisoned_at) AS at FROM deadletter_poison p WHERE p.fingerprint = page.fingerprint
+                 UNION ALL
+                SELECT MIN(m.died_at) FROM deadletter_message m WHERE m.fingerprint = page.fingerprint) AS e), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
+       LEAST(GREATEST(page.last_seen, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
+       -- the page is known: only its groups are counted, and only so far
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = page.fingerprint LIMIT %(counted)s) AS c),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = page.fingerprint AND p.halts
+                               LIMIT %(halted)s) AS h),
+       (SELECT p.id FROM deadletter_poison p WHERE p.fingerprint = page.fingerprint
+         ORDER BY p.poisoned_at DESC LIMIT 1),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_message m
+                               WHERE m.fingerprint = page.fingerprint LIMIT %(counted)s) AS b),
+       (SELECT m.id FROM deadletter_message m WHERE m.fingerprint = page.fingerprint
+         ORDER BY m.died_at DESC LIMIT 1)
+  FROM (SELECT g.fingerprint,
+               (SELECT MAX(e.at)
+          FROM (SELECT MAX(p.poisoned_at) AS at FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint
+                 UNION ALL
+                SELECT MAX(m.died_at) FROM deadletter_message m WHERE m.fingerprint = g.fingerprint) AS e) AS last_seen
+          FROM g WHERE g.fingerprint IS NOT NULL
+         ORDER BY last_seen DESC, g.fingerprint
+         LIMIT %(limit)s OFFSET %(offset)s) AS page
+ ORDER BY page.last_seen DESC, page.fingerprint;
+
+-- read_growth --
+-- How often each of these groups died in each hour, between two edges: an index range each and table, up to a limit.
+SELECT s.fingerprint,
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = s.fingerprint
+                                 AND p.poisoned_at > hour.start AND p.poisoned_at <= hour.until
+                               LIMIT %(counted)s) AS c)
+       + (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_message m
+                                 WHERE m.fingerprint = s.fingerprint
+                                   AND m.died_at > hour.start AND m.died_at <= hour.until
+                                 LIMIT %(counted)s) AS c)
+  FROM unnest(%(fingerprints)s::text[]) AS s(fingerprint)
+ CROSS JOIN (SELECT n, at AS start, LEAD(at) OVER (ORDER BY n) AS until
+               FROM unnest(%(edges)s::timestamptz[]) WITH ORDINALITY AS e(at, n)) AS hour
+ WHERE hour.until IS NOT NULL
+ ORDER BY s.fingerprint, hour.n;
+
+-- read_group_times --
+-- When the groups behind a fingerprint began and last grew: index probes, however many records and messages in dead queues.
+WITH RECURSIVE g(fingerprint, n) AS (
+    SELECT (SELECT MIN(n.fingerprint)
+              FROM (SELECT MIN(p.fingerprint) AS fingerprint FROM deadletter_poison p
+                     WHERE p.fingerprint > %(after)s
+                     UNION ALL
+                    SELECT MIN(m.fingerprint) FROM deadletter_message m
+                     WHERE m.fingerprint > %(after)s) AS n), 1
+     UNION ALL
+    SELECT (SELECT MIN(n.fingerprint)
+              FROM (SELECT MIN(p.fingerprint) AS fingerprint FROM deadletter_poison p
+                     WHERE p.fingerprint > g.fingerprint
+                     UNION ALL
+                    SELECT MIN(m.fingerprint) FROM deadletter_message m
+                     WHERE m.fingerprint > g.fingerprint) AS n), g.n + 1
+      FROM g WHERE g.fingerprint IS NOT NULL AND g.n < %(limit)s
+)
+SELECT g.fingerprint,
+       LEAST(GREATEST((SELECT MIN(e.at)
+          FROM (SELECT MIN(p.poisoned_at) AS at FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint
+                 UNION ALL
+                SELECT MIN(m.died_at) FROM deadletter_message m WHERE m.fingerprint = g.fingerprint) AS e), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
+       LEAST(GREATEST((SELECT MAX(e.at)
+          FROM (SELECT MAX(p.poisoned_at) AS at FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint
+                 UNION ALL
+                SELECT MAX(m.died_at) FROM deadletter_message m WHERE m.fingerprint = g.fingerprint) AS e), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
+       (SELECT p.id FROM deadletter_poison p WHERE p.fingerprint = g.fingerprint
+         ORDER BY p.poisoned_at DESC, p.id DESC LIMIT 1),
+       (SELECT m.id FROM deadletter_message m WHERE m.fingerprint = g.fingerprint
+         ORDER BY m.died_at DESC, m.id DESC LIMIT 1)
+  FROM g WHERE g.fingerprint IS NOT NULL
+ ORDER BY g.fingerprint;
+
+-- read_blocked_streams --
+-- The streams that have parked messages, each with the first of them: one index probe a stream.
+WITH RECURSIVE parked AS (
+    (SELECT queue_id, stream, id, created_at FROM deadletter_message
+      WHERE available_at IS NULL ORDER BY queue_id, stream, id LIMIT 1)
+    UNION ALL
+    SELECT n.queue_id, n.stream, n.id, n.created_at
+      FROM parked p
+     CROSS JOIN LATERAL (
+           SELECT queue_id, stream, id, created_at FROM deadletter_message
+            WHERE available_at IS NULL AND (queue_id, stream) > (p.queue_id, p.stream)
+            ORDER BY queue_id, stream, id LIMIT 1) AS n
+)
+SELECT s.queue_id, s.stream, s.id, LEAST(GREATEST(s.created_at, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z')
+  FROM (SELECT * FROM parked LIMIT %(reach)s) AS s
+ ORDER BY s.created_at, s.id
+ LIMIT %(limit)s;
+
+-- read_moved --
+-- What lies in a dead queue and died after a time, by the queue it died in: of the newest so many, how many, the first and the last.
+SELECT b.queue, COUNT(*), LEAST(GREATEST(MIN(b.died_at), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'), MAX(b.id)
+  FROM (SELECT m.death ->> 'queue' AS queue, m.died_at, m.id FROM deadletter_message m
+         WHERE m.queue_id = %(queue_id)s AND m.died_at > %(after)s
+         ORDER BY m.queue_id DESC, m.died_at DESC, m.id DESC LIMIT %(limit)s) AS b
+ GROUP BY b.queue;

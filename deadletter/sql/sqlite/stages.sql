@@ -1,0 +1,33 @@
+-- complete_stage --
+UPDATE deadletter_message
+   SET status = (status | %(flags)s) & ~%(failed)s,
+       lease_token = NULL, worker = NULL, available_at = %(now)s,
+       attempts = 0, reason_counts = NULL, unregistered_count = NULL, unregistered_at = NULL
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s
+   AND status & %(published)s = 0 AND status | %(flags)s <> status
+RETURNING id, status, queue_id, stream;
+
+-- read_stages --
+SELECT id, status FROM deadletter_message
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s;
+
+-- record_stages --
+UPDATE deadletter_message
+   SET status = status | %(flags)s
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s
+RETURNING id;
+
+-- release_rest --
+UPDATE deadletter_message
+   SET lease_token = NULL, worker = NULL, available_at = %(now)s,
+       attempts = MAX(attempts - 1, 0)
+ WHERE id IN (SELECT id FROM deadletter_message
+               WHERE queue_id = %(queue_id)s AND stream = %(stream)s AND lease_token IS NOT NULL
+                 AND lease_token = %(token)s AND +id > %(after)s AND available_at > %(now)s)
+RETURNING id, queue_id, stream;
