@@ -11,8 +11,8 @@ from django.utils.formats import number_format
 
 from ..lifecycle.levels import priorities, read_levels
 from ..models import Message, PoisonRecord, Queue, State
-from ..operations.bounded import by_index
 from ..operations.depths import FailedLook, waiting_depths
+from ..sql.planner import by_index
 
 #: Rows counted per state: of each queue in a list of queues, and of the one queue on a page.
 IN_A_LIST, ON_A_PAGE = 1_000, 10_000

@@ -19,7 +19,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from .. import clock, sql
 from ..models import Message
 from ..patterns import Wanted, wanted
-from .transaction import Transaction, plan_by_index
+from ..sql.planner import plan_by_index
+from .transaction import Transaction
 from .values import ClaimRequest, Level, Levels
 
 #: Seconds for which levels that were found may be used. A level that has nothing due by then is

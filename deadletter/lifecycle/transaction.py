@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from typing import Any, TypeVar
 
 from django.db import (
@@ -25,14 +24,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from .. import clock, crash_points, sql
 from ..exceptions import LockNotAvailable
 from ..models import Message
-from ..sql import prepared
+from ..sql import planner, prepared
 from .counters import Counts
 
 T = TypeVar("T")
 Stream = tuple[int, str]
-
-#: Of libpq: no transaction is open; a result has rows.
-_IDLE, _TUPLES = 0, 2
 
 #: How often a transaction the database refused for a passing reason is repeated.
 TRIES = 8
@@ -50,25 +46,6 @@ UNLIMITED = math.inf
 #: SQLSTATE of a lock that lock_timeout gave up on, and of a statement that was cancelled, which is
 #: what a statement_timeout below ours makes of the same wait.
 _LOCKED, _CANCELLED = "55P03", "57014"
-
-
-#: Every statement of the queue finds its rows by an index and in the order of that index. Right
-#: after a drained queue was analysed the planner takes a million messages for one, thinks every way
-#: equally cheap, and reads them all; so the other ways are closed for the transaction. jit: some
-#: versions add a huge cost for a closed way they must take all the same, and would compile it.
-#: With one way left, a statement that is kept is planned once, not for the numbers of each batch.
-_PLANNER = {
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_sort": "off",
-    "enable_incremental_sort": "off",
-    "enable_mergejoin": "off",
-    "jit": "off",
-    "plan_cache_mode": "force_generic_plan",
-}
-_BY_INDEX = "SELECT " + ", ".join(
-    f"set_config('{name}', '{value}', true)" for name, value in _PLANNER.items()
-)
 
 
 @dataclass(frozen=True)
@@ -147,7 +124,7 @@ class Transaction:
                 result = work(part)
                 if before:
                     # A savepoint that is kept keeps the setting as well.
-                    configure(self.connection, before)
+                    planner.configure(self.connection, before)
         except OperationalError as error:
             if _is_locked(error, self.wait):
                 raise LockNotAvailable from error
@@ -198,7 +175,7 @@ def in_transaction(
                 tx.counts.write(connection, moment)
                 crash_points.reach("transaction.committing")
                 if before and not is_last:
-                    configure(connection, before)
+                    planner.configure(connection, before)
                 return result
         except LockNotAvailable:
             raise
@@ -227,23 +204,11 @@ def _prepare(connection: BaseDatabaseWrapper, wait: float, *, nested: bool) -> d
             begin_writing(connection)
         return {}
     if not nested:
-        plan_by_index(connection, wait)
+        planner.plan_by_index(connection, wait)
         return {}
     if wait == UNLIMITED:
         return {}
-    return configure(connection, {**_PLANNER, "lock_timeout": _milliseconds(wait)})
-
-
-def plan_by_index(connection: BaseDatabaseWrapper, wait: float = UNLIMITED) -> None:
-    """
-    Close all ways but the indexes to PostgreSQL's planner until the transaction ends.
-
-    No statement of it waits longer than `wait` seconds for a lock.
-    """
-    statement = _BY_INDEX if wait == UNLIMITED else _by_index_within(wait)
-    if not _begin_with(connection.connection, statement):
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
+    return planner.configure(connection, planner.INDEX_ONLY | planner.lock_timeout(wait))
 
 
 @contextmanager
@@ -254,24 +219,14 @@ def bounded(using: str, wait: float = LOCK_WAIT) -> Iterator[None]:
         before = _bound(connection, wait)
         yield
         if before:
-            configure(connection, before)
-
-
-@cache
-def _by_index_within(wait: float) -> str:
-    return f"{_BY_INDEX}, set_config('lock_timeout', '{_milliseconds(wait)}', true)"
+            planner.configure(connection, before)
 
 
 def _bound(connection: BaseDatabaseWrapper, wait: float) -> dict[str, str]:
     """Bound the waits of this transaction or savepoint; return the setting that was in force."""
     if connection.vendor == "sqlite":
         return {}
-    return configure(connection, {"lock_timeout": _milliseconds(wait)})
-
-
-def _milliseconds(wait: float) -> str:
-    # 0 would mean no limit.
-    return str(max(1, round(wait * 1000)))
+    return planner.configure(connection, planner.lock_timeout(wait))
 
 
 def _is_locked(error: Exception, wait: float) -> bool:
@@ -324,37 +279,6 @@ def _holder(pid: int, application: str, user: str, state: str | None, age: float
         f"pid {pid} (application {application or 'unnamed'!r}, user {user or '?'}, "
         f"{state or 'state hidden'}, in its transaction{since})"
     )
-
-
-def configure(connection: BaseDatabaseWrapper, values: Mapping[str, str]) -> dict[str, str]:
-    """Change settings until the transaction ends; return those that were different before."""
-    old = ", ".join("current_setting(%s)" for _ in values)
-    new = ", ".join("set_config(%s, %s, true)" for _ in values)
-    pairs = [text for pair in values.items() for text in pair]
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {old}, {new}", [*values, *pairs])
-        row = cursor.fetchone()
-    before = dict(zip(values, row, strict=False))
-    return {name: value for name, value in before.items() if value != values[name]}
-
-
-def _begin_with(raw: Any, statement: str) -> bool:
-    """
-    Send BEGIN and a statement in one piece, and say whether that was done.
-
-    The driver sends BEGIN by itself before the first statement, which takes a round trip of its
-    own. Where anything is unusual it is left to the driver, errors included.
-    """
-    session = getattr(raw, "pgconn", None)
-    if session is None or session.transaction_status != _IDLE:
-        return False
-    if (raw.isolation_level, raw.read_only, raw.deferrable) != (None, None, None):
-        return False
-    with suppress(Exception):
-        if session.exec_(f"BEGIN; {statement}".encode()).status == _TUPLES:
-            return True
-        session.exec_(b"ROLLBACK")  # so that the driver meets the error, and not its consequences
-    return False
 
 
 def begin_writing(connection: BaseDatabaseWrapper) -> None:

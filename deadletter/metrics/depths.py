@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connections, transaction
 from django.db.models import Count, Min, Q
 
 from .. import clock
 from ..durations import LATEST
 from ..lifecycle.levels import oldest_due, priorities, read_levels
-from ..lifecycle.transaction import plan_by_index
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..operations import depths
 from ..operations.depths import FailedLook, waiting_depths
 from ..patterns import Served
+from ..sql.planner import INDEX_ONLY, by_index
 from ..status import Status
 from .process_counters import OTHER
 
@@ -68,19 +65,9 @@ class Depths:
 
 
 def read_depths(using: str) -> Depths:
-    with _by_index(using):
+    # Otherwise PostgreSQL reads a whole table because a tenth of it would be counted.
+    with by_index(using, INDEX_ONLY):
         return _read_depths(using)
-
-
-@contextmanager
-def _by_index(using: str) -> Iterator[None]:
-    """Keep PostgreSQL from reading a whole table because a tenth of it would be counted."""
-    if connections[using].vendor != "postgresql":
-        yield
-        return
-    with transaction.atomic(using=using):
-        plan_by_index(connections[using])
-        yield
 
 
 def _read_depths(using: str) -> Depths:

@@ -19,7 +19,7 @@ from django.db import router
 from django.db.models import Exists, OuterRef
 
 from ..models import Act, AuditedMessage, AuditEntry, Message
-from .bounded import by_index
+from ..sql.planner import by_index
 
 #: Open rows of all entries that are looked at, oldest first.
 LOOK = 10_000

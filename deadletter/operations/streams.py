@@ -11,8 +11,8 @@ from django.db.models.functions import Coalesce
 
 from .. import clock, sql
 from ..models import Message, PoisonRecord, Queue, State
+from ..sql.planner import by_index
 from .acting import alias_of
-from .bounded import by_index
 
 #: Waiting messages are counted up to here.
 COUNTED = 1_000

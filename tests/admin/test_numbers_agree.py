@@ -15,9 +15,9 @@ from deadletter.lifecycle import Failure
 from deadletter.metrics.depths import read_depths, read_poison
 from deadletter.metrics.totals import Counted
 from deadletter.models import Message, PoisonRecord, Queue, State
-from deadletter.operations.bounded import by_index
 from deadletter.operations.depths import FailedLook
 from deadletter.operations.series import HOUR, read_series
+from deadletter.sql.planner import by_index
 from tests.cli.conftest import *  # noqa: F403
 
 HOME = "/admin/deadletter/"

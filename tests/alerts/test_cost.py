@@ -16,8 +16,8 @@ from django.db import connection
 
 from deadletter import alerts
 from deadletter.alerts import new_groups, poison
-from deadletter.lifecycle.transaction import plan_by_index
 from deadletter.models import AlertState, Queue
+from deadletter.sql.planner import plan_by_index
 from deadletter.testing import frozen_clock
 from tests.plans.conftest import NOW, POISON, SERIES, adapted, fill, run
 

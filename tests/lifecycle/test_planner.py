@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db import ProgrammingError, connection, transaction
 
-from deadletter.lifecycle import transaction as beginning
 from deadletter.lifecycle.transaction import Transaction, in_transaction
+from deadletter.sql import planner
 
 pytestmark = [
     pytest.mark.postgresql_only(reason="SQLite's planner has no such settings"),
@@ -66,7 +66,7 @@ def test_settings_of_the_callers_own_come_back():
 
 def test_what_goes_wrong_at_the_beginning_is_named(monkeypatch):
     wrong = "SELECT set_config('no_such_thing', 'on', true)"
-    monkeypatch.setattr(beginning, "_by_index_within", lambda wait: wrong)
+    monkeypatch.setattr(planner, "_by_index_within", lambda wait: wrong)
 
     with pytest.raises(ProgrammingError, match="no_such_thing"):
         in_transaction(ways)

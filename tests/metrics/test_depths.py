@@ -14,6 +14,7 @@ from deadletter.metrics import depths
 from deadletter.metrics.depths import read_depths, read_poison
 from deadletter.metrics.process_counters import OTHER
 from deadletter.models import Breaker, Message, PoisonRecord, Queue, StreamPolicy, WorkerProcess
+from deadletter.sql.planner import INDEX_ONLY, by_index
 from tests.operations.records import failed
 
 pytestmark = pytest.mark.django_db
@@ -136,7 +137,7 @@ def test_failed_messages_are_found_by_their_index(clock):
     Message.objects.filter(pk=send("job").pk).update(status=32769)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
-    with depths._by_index("default"):
+    with by_index("default", INDEX_ONLY):
         plan = depths.failed_first("default").values("attempts").explain()
 
     assert "deadletter_failed" in plan

@@ -20,7 +20,7 @@ from deadletter.alerts.conditions import COUNTED, Look
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import Message, Queue
 from deadletter.operations import growth
-from deadletter.operations.bounded import by_index
+from deadletter.sql.planner import by_index
 from deadletter.testing import frozen_clock
 
 from .conftest import (

@@ -17,9 +17,9 @@ from django.db import connection
 
 from deadletter import Outgoing, send, send_many, sql
 from deadletter.lifecycle import ClaimRequest, claim, process_batch
-from deadletter.lifecycle.transaction import plan_by_index
 from deadletter.models import Message, Queue
 from deadletter.sql import prepared
+from deadletter.sql.planner import plan_by_index
 from deadletter.testing import frozen_clock
 
 from .conftest import NOW, run

@@ -19,8 +19,8 @@ from django.utils.translation import gettext
 from ... import clock
 from ...conf import get_settings
 from ...models import Message
-from ...operations.bounded import by_index
 from ...operations.series import HOUR, WINDOWS, Window
+from ...sql.planner import by_index
 from .attempts import Retries, read_retries
 from .charts import draw
 from .drawing import Drawn

@@ -13,11 +13,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connections, router, transaction
+from django.db import router
 from django.db.models import F, OuterRef, Q, Subquery, TextField
 from django.db.models.functions import Cast
 
@@ -25,8 +24,9 @@ from ... import clock
 from ...exceptions import LockNotAvailable
 from ...logs import event
 from ...models import Instance, InstanceStatus, Message, PoisonRecord
+from ...sql.planner import INDEX_ONLY, by_index
 from ..locks import each_free
-from ..transaction import SHORT_WAIT, Transaction, in_transaction, plan_by_index
+from ..transaction import SHORT_WAIT, Transaction, in_transaction
 
 #: Running instances that a sweep looks at, and those found earlier that it judges again.
 REACH, JUDGED_AGAIN = 1_000, 500
@@ -131,11 +131,7 @@ def _without_message(alias: str, ids: Collection[str]) -> list[Waiting]:
         waits=Cast("pending", TextField()),
     ).filter(message=None, child=None)
     columns = ("id", "name", "execution_id", "is_begun", "revision", "waits")
-    connection = connections[alias]
-    is_postgresql = connection.vendor == "postgresql"
-    with transaction.atomic(using=alias) if is_postgresql else nullcontext():
-        if is_postgresql:
-            plan_by_index(connection)
+    with by_index(alias, INDEX_ONLY):
         return [Waiting(*row) for row in rows.order_by("id").values_list(*columns)]
 
 
