@@ -66,10 +66,10 @@ def run(
     connection: BaseDatabaseWrapper, name: str, params: Mapping[str, Any], *, keep: bool = False
 ) -> list[Row]:
     """
-    Execute a named statement and return its rows. Several parts run in order, rows joined.
+    Execute a named statement and return its rows. Several parts run in order; rows are joined.
 
-    `keep`: the caller repeats its transaction when `kept.is_stale`, so that the statement may be
-    one that the server has prepared.
+    `keep`: the caller repeats its transaction when an error `prepared.is_stale`, so a statement
+    that the server has prepared may be used.
     """
     if connection.vendor == "sqlite":
         params = {key: _for_sqlite(value, connection) for key, value in params.items()}
@@ -119,10 +119,10 @@ def _parts(body: str, vendor: str) -> tuple[str, ...]:
 
 
 def as_datetime(value: Any, connection: BaseDatabaseWrapper) -> datetime | None:
-    """Read a timestamp of a result row: SQLite gives text, or a naive value."""
+    """Return a timestamp of a result row as an aware datetime: SQLite gives text or a naive one."""
     if isinstance(value, str):
         value = read_moment(value)
-    if not isinstance(value, datetime | None):  # SQLite can hold anything in any column
+    if not isinstance(value, datetime | None):  # SQLite stores any type in any column
         value = LATEST
     if value is None or value.tzinfo is not None:
         return value  # type: ignore[no-any-return]
@@ -130,7 +130,7 @@ def as_datetime(value: Any, connection: BaseDatabaseWrapper) -> datetime | None:
 
 
 def read_moment(text: str) -> datetime:
-    """Read a time as a database wrote it; one that Python has not is the nearest it has."""
+    """Parse a time as a database wrote it; one outside Python's range becomes the nearest."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -139,7 +139,7 @@ def read_moment(text: str) -> datetime:
 
 
 def as_timedelta(value: Any) -> timedelta | None:
-    """Read a duration of a result row: SQLite gives microseconds."""
+    """Return a duration of a result row as a timedelta: SQLite gives microseconds."""
     return timedelta(microseconds=value) if isinstance(value, int) else value
 
 
@@ -159,9 +159,9 @@ def _for_sqlite(value: Any, connection: BaseDatabaseWrapper) -> Any:
 
 def _for_postgresql(value: Any) -> Any:
     """
-    Write a list of numbers or tokens as PostgreSQL does: '{1,2,3}'.
+    Format a list of numbers or tokens as PostgreSQL does: '{1,2,3}'.
 
-    The driver would look at each item by itself, which took a tenth of a batch's time.
+    The driver would adapt each item by itself, which took a tenth of a batch's time.
     """
     if not isinstance(value, list) or not value:
         return value
@@ -172,12 +172,12 @@ def _for_postgresql(value: Any) -> Any:
     try:
         text = ",".join(value)
     except TypeError:
-        return value  # some of them are None
-    # Only what needs no quotes, and does not say NULL: anything else is left to the driver.
+        return value  # some items are None
+    # Only items that need no quotes and do not read NULL; the driver adapts everything else.
     is_bare = "".join(value).replace("-", "").isalnum() and all(value) and text.isascii()
     return "{" + text + "}" if is_bare and "null" not in text.lower() else value
 
 
 def iso(value: datetime) -> str:
-    """Format a time for a history entry, as PostgreSQL would."""
+    """Format a time for a history entry, as PostgreSQL formats it."""
     return value.astimezone(UTC).isoformat()

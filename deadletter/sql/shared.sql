@@ -1,12 +1,12 @@
 -- read_expired --
--- Find messages past their time that are neither leased nor scheduled.
+-- Find messages past their expiry that are neither leased nor scheduled.
 SELECT id FROM deadletter_message
  WHERE expires_at <= %(now)s AND (available_at IS NULL OR available_at <= %(now)s)
  ORDER BY expires_at, id
  LIMIT %(limit)s;
 
 -- read_names --
--- The message names that have poison.
+-- Return the message names that have poison records: one index probe for each.
 WITH RECURSIVE g(name) AS (
     SELECT MIN(name) FROM deadletter_poison
      UNION ALL
@@ -16,7 +16,7 @@ WITH RECURSIVE g(name) AS (
 SELECT g.name FROM g WHERE g.name IS NOT NULL ORDER BY g.name LIMIT %(limit)s;
 
 -- read_exceptions --
--- The exceptions that have poison.
+-- Return the exceptions that have poison records: one index probe for each.
 WITH RECURSIVE g(exception) AS (
     SELECT MIN(exception) FROM deadletter_poison
      UNION ALL

@@ -260,7 +260,7 @@ def look_postgresql(name: str, params: Any, into: Seen) -> None:
         look_at(text, params, into)
         if name in prepared.NAMES:
             # Planned once, for whatever numbers come: as workers run it.
-            statement = prepared.kept(name, text)
+            statement = prepared.prepared_statement(name, text)
             run(statement.prepare)
             look_at(statement.execute, params, into)
             run(f"DEALLOCATE {statement.name}")

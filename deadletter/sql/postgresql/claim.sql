@@ -1,8 +1,8 @@
 -- read_levels --
--- Find every level, that is (queue, priority), at which messages are not parked, and when its first message is due: one index
--- probe for each, whatever else there is (a loose index scan, which the planner does not do by itself).
--- within: only levels with a message that is due by then. Times within what Python can read: one damaged row in front of its
--- level must not end every claim.
+-- Find every level, that is (queue, priority), that has messages which are not parked, and when its first message is due. One
+-- index probe for each level, however many messages there are (a loose index scan, which the planner does not do by itself).
+-- within: only levels with a message that is due by then. Times are clamped to the range of Python's datetime: one damaged row
+-- at the front of its level must not break every claim.
 WITH RECURSIVE level AS (
     (SELECT m.queue_id, m.priority, m.available_at FROM deadletter_message m
       WHERE m.available_at IS NOT NULL
@@ -17,7 +17,7 @@ WITH RECURSIVE level AS (
             ORDER BY m.queue_id, m.priority, m.available_at, m.id LIMIT 1) AS next
 )
 SELECT level.queue_id, q.name, level.priority,
-       -- Python has no infinity and no year 0
+       -- Python's datetime has no infinity and no year 0
        LEAST(GREATEST(level.available_at, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
        q.paused, q.is_dead
   FROM level
@@ -29,7 +29,7 @@ SELECT level.queue_id, q.name, level.priority,
  ORDER BY q.name, level.priority;
 
 -- read_levels_of --
--- The same of a few queues known by name: what is in other queues is not read.
+-- The same for a few queues known by name. The messages of other queues are not read.
 WITH RECURSIVE level AS (
     SELECT q.id AS queue_id, q.name, q.paused, first.priority, first.available_at
       FROM unnest(%(queues)s::text[]) AS wanted(name)
@@ -57,13 +57,13 @@ SELECT level.queue_id, level.name, level.priority,
  ORDER BY level.name, level.priority;
 
 -- claim --
--- Lease due plain messages and count the attempt, in one statement; report the other candidates with a verdict.
+-- Lease due messages without a stream and count the attempt, in one statement; return the other candidates with a verdict.
 WITH level AS (
-    -- An index that leads with priority would read every future row of a level before it reached the next level's
-    -- due rows, so each (queue, level) is probed for itself; the outer LIMIT stops as soon as there is enough.
-    -- The levels were found before, maybe a second ago: what a queue is now is read now. One that is not asked for by
-    -- name must not be a dead queue; one that is must have that name still.
-    -- 0 still means one execution; null means never, which GREATEST would pass over.
+    -- Each (queue, level) is probed by itself: one scan over several levels would read every future row of a level before it
+    -- reached the due rows of the next. The outer LIMIT stops as soon as there are enough.
+    -- The levels were found up to a second ago, so the queue is read again. A queue that was not asked for by name must not be
+    -- a dead queue; a queue that was must still have that name.
+    -- A limit of 0 still means one attempt. NULL means no limit; GREATEST would ignore it.
     SELECT q.id AS queue_id, wanted.priority, COALESCE(wanted.since, '-infinity') AS since, wanted.from_id,
            CASE WHEN q.max_attempts < 1 THEN 1 ELSE q.max_attempts END AS max_attempts,
            CASE WHEN q.unregistered_attempts < 1 THEN 1 ELSE q.unregistered_attempts END AS unregistered_attempts
@@ -71,7 +71,7 @@ WITH level AS (
                   %(from_ids)s::bigint[])
            WITH ORDINALITY AS wanted(queue_id, name, priority, since, from_id, place)
      CROSS JOIN LATERAL (
-           -- with a limit, so that each queue is looked up by its id: a join was free to read them all
+           -- LIMIT, so that each queue is looked up by its id: a plain join could read all queues
            SELECT q.id, q.max_attempts, COALESCE(q.unregistered_attempts, q.max_attempts) AS unregistered_attempts
              FROM deadletter_queue q
             WHERE q.id = wanted.queue_id AND NOT q.paused
@@ -81,17 +81,17 @@ WITH level AS (
             LIMIT 1) AS q
      ORDER BY wanted.place
 ), candidate AS MATERIALIZED (
-    -- place: what an UPDATE returns is in the order of its join, which is the planner's choice in a caller's transaction
+    -- place: an UPDATE returns rows in the order of its join, which the planner chooses in a caller's transaction
     SELECT found.*, row_number() OVER () AS place,
            CASE WHEN found.stream IS NOT NULL THEN 'stream'
-                -- nothing larger can be stored: counted all the same, it would fail the whole claim
+                -- the largest values that the columns can store: counting up would fail the whole claim
                 WHEN found.attempts >= 2147483647 OR found.fence >= 9223372036854775807 THEN 'overflow'
-                     -- a reason or a handler may allow more attempts, but no more time
+                     -- a failure reason or a handler may allow more attempts, but not more time
                 WHEN found.attempts >= level.max_attempts
                 THEN CASE WHEN found.expires_at <= %(now)s THEN 'exhausted or expired' ELSE 'exhausted' END
                 WHEN found.expires_at <= %(now)s THEN 'expired'
                 WHEN found.lease_token IS NOT NULL THEN 'lost'
-                -- null of all but a few; once a handler has failed, its attempts are its limit
+                -- NULL for most messages; once a handler has failed, the attempts are the limit
                 WHEN found.deferrals >= level.unregistered_attempts THEN 'unregistered'
                 ELSE 'lease' END AS verdict
       FROM level
@@ -103,7 +103,7 @@ WITH level AS (
             WHERE m.queue_id = level.queue_id
               AND m.priority = level.priority
               AND m.available_at <= %(now)s
-                  -- what was claimed before has left dead entries in front, which only a vacuum removes
+                  -- earlier claims left dead index entries at the front, which only a vacuum removes
               AND (m.available_at, m.id) >= (level.since, level.from_id)
               AND NOT (m.id = ANY(%(exclude)s::bigint[]))
             ORDER BY m.available_at, m.id
@@ -118,12 +118,12 @@ WITH level AS (
       FROM candidate c JOIN deadletter_queue q ON q.id = c.queue_id
      WHERE m.ctid = c.spot AND c.verdict = 'lease'
     RETURNING m.id, q.name AS queue, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts,
-              -- the largest of the limits that the queue has, null meaning none
+              -- the largest limit of the queue and its failure reasons; NULL means no limit
               CASE WHEN q.reason_policies = '{}'::jsonb OR jsonb_typeof(q.reason_policies) <> 'object' THEN q.max_attempts
                    ELSE (SELECT CASE WHEN count(*) = count(n) THEN max(n) END
                            FROM (SELECT q.max_attempts AS n
                                   UNION ALL
-                                        -- LEAST alone would pass over null, which means no limit
+                                        -- LEAST would ignore NULL, which means no limit
                                  SELECT CASE WHEN jsonb_typeof(p.value -> 'max_attempts') = 'number'
                                              THEN GREATEST(LEAST((p.value ->> 'max_attempts')::numeric, 1000000), 0)::int END
                                    FROM jsonb_each(q.reason_policies) AS p
@@ -132,14 +132,14 @@ WITH level AS (
               m.activity_id, COALESCE(%(lease)s::interval, q.lease_timeout) AS lease,
               m.failure_reason, c.place
 )
--- And when the first candidate became due, in microseconds: the floor of the next claim.
+-- The second column is the time at which the first candidate became due, in microseconds: the floor of the next claim.
 SELECT 'leased', (SELECT (extract(epoch FROM GREATEST(min(available_at), '0001-01-03T00:00:00Z')) * 1000000)::bigint FROM candidate),
        l.place, l.id, l.queue, l.name, l.kind, l.payload, l.headers, l.stream, l.attempts, l.max_attempts, l.status,
        l.fence, l.created_at, l.instance, l.execution_id, l.activity_id, l.lease, l.failure_reason
   FROM leased l
  UNION ALL
 SELECT c.verdict, c.queue_id,
-       -- Try, never wait. The stream itself is read by the next statement: a snapshot taken before the lock
+       -- Try the lock, never wait. The stream itself is read by the next statement: a snapshot taken before the lock
        -- was measured to deliver messages twice.
        CASE WHEN c.verdict = 'stream' THEN
             pg_try_advisory_xact_lock(hashtextextended(c.stream, c.queue_id))::int END,
@@ -148,7 +148,7 @@ SELECT c.verdict, c.queue_id,
   FROM candidate c WHERE c.verdict <> 'lease';
 
 -- read_streams --
--- Read the head of each stream whose lock is held. A stream with a live lease has no run and is left out.
+-- Read the first messages of each stream whose lock is held. A stream with a live lease has no run and is left out.
 SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
        COALESCE(m.available_at > %(now)s, false) AS waiting,
        m.released_at IS NOT NULL AS released,
@@ -170,7 +170,7 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
                unregistered_count, failure_reason
           FROM deadletter_message
          WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
-               -- under release a waiting message is passed, so it must not use up the limit
+               -- under the policy release a waiting message is skipped, so it must not use up the limit
            AND (q.stream_policy <> 'release' OR COALESCE(available_at, '-infinity') <= %(now)s)
          ORDER BY queue_id, stream, id LIMIT %(cap)s)
        UNION
@@ -179,7 +179,7 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
           FROM deadletter_message
          WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
            AND released_at IS NOT NULL
-               -- not as an OR: without statistics that was read from the claim index, every due row
+               -- not an OR: without statistics that was read from the claim index, every due row
            AND COALESCE(available_at, '-infinity') <= %(now)s
          ORDER BY queue_id, stream, id LIMIT %(cap)s)) AS m
  WHERE (SELECT id FROM deadletter_message
@@ -189,14 +189,14 @@ SELECT s.queue_id, s.stream, q.stream_policy, halt.message_id, m.id,
  ORDER BY s.queue_id, s.stream, m.id;
 
 -- lease_runs --
--- Lease the chosen runs and count the attempt. A row another claim is looking at breaks its run there: waiting for it
--- could deadlock, and taking what follows it would break the order.
+-- Lease the chosen runs and count the attempt. A row that another claim has locked ends its run there: waiting for it could
+-- deadlock, and leasing the messages behind it would break the order.
 WITH wanted AS (
     SELECT * FROM unnest(%(ids)s::bigint[], %(runs)s::int[], %(places)s::int[]) AS w(id, run, place)
 ), mine AS MATERIALIZED (
     SELECT m.ctid AS spot, m.id, m.queue_id, m.stream FROM deadletter_message m
      WHERE m.id = ANY(%(ids)s::bigint[])
-           -- a renewal needs no stream lock: one that began before the lease ran out may have won since
+           -- a renewal takes no stream lock: one that began before the lease ran out may have committed since
        AND (m.available_at IS NULL OR m.available_at <= %(now)s)
      ORDER BY m.id
        FOR UPDATE SKIP LOCKED
@@ -207,7 +207,7 @@ WITH wanted AS (
           FROM mine JOIN wanted w ON w.id = mine.id) AS counted
      WHERE got = place
 ), disowned AS (
-    -- The stream has a new holder, so what else was held of it is parked: a lease that ran out must not come alive again,
+    -- The stream is leased anew, so its other expired leases are parked: a lease that ran out must not become valid again,
     -- neither when a clock is set back nor for a report that began in time.
     UPDATE deadletter_message
        SET available_at = NULL, lease_token = NULL, worker = NULL
@@ -225,7 +225,7 @@ WITH wanted AS (
 UPDATE deadletter_message m
    SET attempts = m.attempts + 1, fence = m.fence + 1, lease_token = %(token)s,
        worker = %(worker)s, available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout),
-       -- a lease that ran out unreported is a failed attempt: say so before the trace is overwritten
+       -- a lease that ran out without a report is a failed attempt: record it before worker and token are overwritten
        failure_reason = CASE WHEN m.lease_token IS NULL THEN m.failure_reason ELSE 10 END,
        error = CASE WHEN m.lease_token IS NULL THEN m.error ELSE
                'worker ' || m.worker || ' did not report before its lease ran out' END,

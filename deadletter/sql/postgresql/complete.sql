@@ -1,7 +1,8 @@
 -- complete --
--- Delete finished messages and count them; those of a stream only get their stream's lock here (waiting, by key) and are deleted
--- by complete_streamed, in a snapshot taken after the lock. Says "all" when all are gone, unless somebody listens to each.
--- Who holds what is compared as text, here and below: to join an array, each message was compared with each where the planner
+-- Delete finished messages and count them. For messages of a stream only the stream's lock is taken here (waiting, in the order of
+-- the keys); complete_streamed deletes them, in a snapshot taken after the lock. Returns the row "all" when all are deleted, unless
+-- a signal receiver needs each of them (named).
+-- Ids and tokens are compared as text, here and below: in a join with an array each message was compared with each where the planner
 -- took the table for empty, which it often is when it is analysed.
 WITH gone AS (
     DELETE FROM deadletter_message m
@@ -27,20 +28,20 @@ WITH gone AS (
        AND COALESCE(m.available_at, '-infinity') > %(now)s AND m.stream IS NOT NULL
      ORDER BY hashtextextended(m.stream, m.queue_id), m.id
 )
--- The locks first: whoever holds one of them may be waiting for a row.
+-- The locks first: a transaction that has one of them may be waiting for a row.
 SELECT pg_advisory_xact_lock(hashtextextended(stream, queue_id))::text, id, NULL, NULL, NULL
   FROM (SELECT * FROM streamed) AS ordered
  UNION ALL
 SELECT NULL, id, queue_id, name, kind FROM gone
  WHERE %(named)s OR (SELECT count(*) FROM gone) < cardinality(%(ids)s::bigint[])
  UNION ALL
--- Said aloud: no row at all means that none was the caller's.
+-- A row of its own: no row at all means that the caller held none of them.
 SELECT 'all', NULL, NULL, NULL, NULL
  WHERE NOT %(named)s AND (SELECT count(*) FROM gone) = cardinality(%(ids)s::bigint[]);
 
 -- complete_plain --
--- Delete finished messages without a stream; count them when all of them were the caller's, else he knows better. Says "all" then, unless
--- somebody listens to each.
+-- Delete finished messages without a stream. Count them if the caller still held all of them; otherwise the caller counts those that
+-- are returned. Returns the row "all" if all are deleted, unless a signal receiver needs each of them (named).
 WITH gone AS (
     DELETE FROM deadletter_message m
      WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])

@@ -1,5 +1,5 @@
 -- count --
--- Add what a transaction did to the rows of its writer and minute.
+-- Add the events of a transaction to the rows of its writer and minute.
 INSERT INTO deadletter_count AS c
        (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
         retried, removed, seconds, longest)
@@ -23,7 +23,8 @@ SELECT 60, date_trunc('minute', %(now)s), COALESCE(r.queue, q.name, ''), r.name,
            longest = GREATEST(c.longest, excluded.longest);
 
 -- fold_writers --
--- Fold the rows of all writers of a past minute into one without a writer. A writer may still be busy: its row comes later.
+-- Fold the rows of all writers of a past minute into one row without a writer. A writer that is still busy adds a row that is
+-- folded later.
 WITH gone AS (
     DELETE FROM deadletter_count
      WHERE id = ANY(ARRAY(
@@ -52,7 +53,7 @@ WITH gone AS (
 SELECT id FROM gone;
 
 -- fold_spans --
--- Fold the rows of past minutes into hours, of past hours into days, or of old days into one that stays.
+-- Fold the rows of past minutes into hours, of past hours into days, or of old days into one row that stays.
 WITH gone AS (
     DELETE FROM deadletter_count
      WHERE id = ANY(ARRAY(

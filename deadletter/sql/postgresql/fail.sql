@@ -1,5 +1,5 @@
 -- read_for_failure --
--- Lock the messages the caller holds and read what the policy needs to decide.
+-- Lock the messages that the caller has leased and read what the failure policy needs.
 SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
        q.backoff_cap, q.jitter, q.cooldown, NULLIF(q.reason_policies, '{}'::jsonb)::text,
        COALESCE(q.unregistered_attempts, q.max_attempts), m.reason_counts::text, m.unregistered_count
@@ -11,14 +11,14 @@ SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_b
    FOR UPDATE OF m;
 
 -- fail --
--- Record failed attempts and let the messages wait. Bits are only added; the count was taken by the claim, and is refunded to a
--- message whose name nobody knew. What is to be written is looked up by id, not joined: see complete.
+-- Record failed attempts and make the messages wait. Status bits are only added. The claim counted the attempt; it is refunded to a
+-- message whose name no handler is registered for. The values to write are looked up by id, not joined: see complete.
 UPDATE deadletter_message m
    SET lease_token = NULL, worker = NULL,
        (status, failure_reason, error, available_at, attempts, reason_counts, unregistered_count, unregistered_at,
         history) = (
            SELECT m.status | r.completed | r.failed,
-                  -- an abandon without a word keeps the last real error
+                  -- an abandoned attempt without an error text keeps the last real error
                   COALESCE(r.reason, m.failure_reason), COALESCE(r.error, m.error),
                   %(now)s + r.delay * interval '1 microsecond',
                   GREATEST(m.attempts - r.refund, 0), COALESCE(r.counts, m.reason_counts),

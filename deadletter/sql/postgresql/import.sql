@@ -1,7 +1,8 @@
 -- import_messages --
--- Store messages of another system in a queue known by name, in the order given; says which were stored. The others are there already
--- (their id in their origin, or their key), or the queue is missing. Whoever is storing the same id is waited for: the caller gives them
--- in the order of those ids. What died here meanwhile is for the caller to look up, in a later statement: see lifecycle/imports.py.
+-- Store messages of another system in a queue known by name, in the given order; return those that were stored. The others exist
+-- already (their id in their origin, or their key), or the queue does not exist. An insert waits for another transaction that stores
+-- the same id, so the caller orders the messages by these ids. Whether a message died here meanwhile is looked up by the caller in a
+-- later statement: see lifecycle/imports.py.
 INSERT INTO deadletter_message
        (queue_id, name, payload, headers, stream, key, priority, status, available_at, expires_at, failure_reason, error, history,
         poison_count, source_id, origin, created_at)
@@ -20,7 +21,7 @@ SELECT q.id, g.name, g.payload, g.headers, g.stream, g.key, g.priority, g.status
 RETURNING id, source_id;
 
 -- read_imported --
--- Which ids of an origin died in a queue and lie in a dead queue, or died again there: an index probe each.
+-- Return which ids of an origin died in a queue and are in a dead queue, or died again there: one index probe for each.
 SELECT (m.death ->> 'source_id')::bigint FROM deadletter_message m
  WHERE m.death IS NOT NULL AND m.death ->> 'origin' = %(origin)s AND m.death ->> 'source_id' = ANY(%(ids)s::text[])
    AND m.death ->> 'queue' = %(queue)s

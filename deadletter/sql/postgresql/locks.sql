@@ -1,6 +1,6 @@
 -- lock_streams --
--- Wait for the locks of the streams these messages belong to, by key. Of a message without a stream the key is null and nothing
--- is locked; "stream IS NOT NULL" would offer the index of all streams.
+-- Wait for the locks of the streams that these messages belong to, in the order of their keys. For a message without a stream
+-- the key is NULL and nothing is locked; "stream IS NOT NULL" would offer the index of all streams.
 SELECT pg_advisory_xact_lock(key)
   FROM (SELECT DISTINCT hashtextextended(stream, queue_id) AS key
           FROM deadletter_message
@@ -8,15 +8,15 @@ SELECT pg_advisory_xact_lock(key)
          ORDER BY key) AS ordered;
 
 -- lock_named_streams --
--- Wait for the locks of these streams, by key.
+-- Wait for the locks of these streams, in the order of their keys.
 SELECT pg_advisory_xact_lock(key)
   FROM (SELECT DISTINCT hashtextextended(stream, queue_id) AS key
           FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[]) AS s(queue_id, stream)
          ORDER BY key) AS ordered;
 
 -- lock_streams_of_poison --
--- Wait for the locks of the streams these poison records came from, by key. A record of an instance may have told it and all
--- above it: their streams as well.
+-- Wait for the locks of the streams that these poison records came from, in the order of their keys. The death of a message of an
+-- instance may have been told to the instance and all its ancestors, so their streams are locked as well.
 WITH RECURSIVE owner(id, queue, parent) AS (
     SELECT i.id, i.queue, i.parent
       FROM deadletter_poison p JOIN deadletter_instance i ON i.id = p.instance
@@ -36,9 +36,9 @@ SELECT pg_advisory_xact_lock(key)
          ORDER BY key) AS ordered;
 
 -- try_lock_streams --
--- Take the locks of the streams these messages belong to, as far as nobody else holds them. Says for each message whether its
--- stream is ours now. Messages without a stream are left out after the read: see lock_streams. The ids are gathered by stream, not
--- joined to the locks: each message was compared with each stream.
+-- Take the locks of the streams that these messages belong to, where they are free; return for each message whether its stream is
+-- locked now. Messages without a stream are left out after the read: see lock_streams. The ids are gathered by stream, not joined
+-- to the locks: a join compared each message with each stream.
 WITH named AS MATERIALIZED (
     SELECT id, queue_id, stream FROM deadletter_message WHERE id = ANY(%(ids)s::bigint[])
 ), tried AS MATERIALIZED (
@@ -50,7 +50,7 @@ WITH named AS MATERIALIZED (
 SELECT unnest(ids), queue_id, stream, got FROM tried;
 
 -- try_lock_named_streams --
--- Take the locks of these streams, as far as nobody else holds them; returns those that are ours now.
+-- Take the locks of these streams, where they are free; return the streams that are locked now.
 SELECT queue_id, stream
   FROM (SELECT queue_id, stream,
                pg_try_advisory_xact_lock(hashtextextended(stream, queue_id)) AS got
@@ -58,13 +58,13 @@ SELECT queue_id, stream
  WHERE got;
 
 -- try_lock_messages --
--- Lock the messages that were claimed under these tokens, as far as nobody else has locked them.
+-- Lock the messages that were claimed under these tokens, where no other transaction has locked them.
 SELECT m.id FROM deadletter_message m
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
  ORDER BY m.id
    FOR UPDATE SKIP LOCKED;
 
 -- read_leases --
--- Which messages have still the lease of these tokens, locked or not? And is it over?
+-- Return which messages still have the lease of these tokens, locked or not, and whether the lease is live.
 SELECT m.id, COALESCE(m.available_at, '-infinity') > %(now)s FROM deadletter_message m
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[]);

@@ -1,15 +1,15 @@
 -- read_for_quarantine --
--- Lock messages about to leave the queue for good and read what the quarantine needs. Never waits: a row somebody else
--- is looking at is left for the next claim.
+-- Lock messages that are about to leave their queue for good and read what the quarantine needs. Never waits: a row that another
+-- transaction has locked is left for the next claim.
 SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error,
        m.history -> -1 ->> 'exception', m.history -> -1 ->> 'frame',
        m.lease_token IS NOT NULL AND m.available_at <= %(now)s AS lost, m.worker,
        q.name, q.max_attempts, q.stream_policy,
-       -- Checked again where rows are written: a policy damaged by hand must not lose a message.
+       -- checked again where rows are written: a policy damaged by hand must not lose a message
        CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
             THEN 'broken' ELSE q.on_poison END,
        d.name, m.kind, m.instance, m.execution_id, m.activity_id,
-       -- it died before, and was moved here
+       -- true if it died before and was moved to this dead queue
        m.source_id IS NOT NULL AND m.origin IS NULL, CASE WHEN m.died_at IS NOT NULL THEN m.fingerprint END,
        m.death ->> 'exception', m.death ->> 'frame'
   FROM deadletter_message m
@@ -20,7 +20,7 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
    FOR UPDATE OF m SKIP LOCKED;
 
 -- record_expired_leases --
--- Write down that a lease ran out unreported, before the message is quarantined for it.
+-- Record that a lease ran out without a report, before the message is quarantined for it.
 UPDATE deadletter_message m
    SET failure_reason = 10,
        error = 'worker ' || m.worker || ' did not report before its lease ran out',
@@ -40,8 +40,8 @@ UPDATE deadletter_message m
    AND COALESCE(m.available_at, 'infinity') <= %(now)s;
 
 -- quarantine --
--- Copy dying messages into poison records. Two racers produce one. What died before and was moved to a dead queue keeps that death:
--- it is not counted again.
+-- Copy messages into poison records, one for each message. Of two transactions that race, one inserts. A message that died
+-- before and was moved to a dead queue keeps that death: it is not counted again.
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
@@ -55,7 +55,7 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
        m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
-       -- looked up by its id, not joined: see complete
+       -- looked up by id, not joined: see complete
  CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> m.id::text)
        AS r(reason int, verdict text, fingerprint text, exception text, frame text, halts bool,
             attempts int, max_attempts int)
@@ -65,8 +65,8 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
 RETURNING message_id;
 
 -- move_to_dead_queue --
--- Copy dying messages into their dead queue as new messages, with where and why they died and what a retry gives them back. A
--- repeated move finds the first copy and adds none.
+-- Copy messages into their dead queue as new messages, with the circumstances of their death and the values that a retry
+-- restores. A repeated move finds the first copy and adds none.
 INSERT INTO deadletter_message
        (queue_id, name, kind, payload, headers, stream, priority, status, available_at, expires_at,
         failure_reason, error, history, poison_count, source_id, death, fingerprint, died_at, instance,
@@ -81,7 +81,7 @@ SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(no
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   JOIN deadletter_queue d ON d.id = q.dead_queue_id
-       -- looked up by its id, not joined: see complete
+       -- looked up by id, not joined: see complete
  CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> m.id::text) AS r(fingerprint text, death jsonb)
  WHERE m.id = ANY(%(ids)s::bigint[])
  ORDER BY m.id
@@ -89,5 +89,5 @@ SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(no
 RETURNING id;
 
 -- delete --
--- Delete messages whose rows are locked and which have been moved elsewhere.
+-- Delete messages whose rows are locked and that have been copied elsewhere.
 DELETE FROM deadletter_message WHERE id = ANY(%(ids)s::bigint[]) RETURNING id;

@@ -1,5 +1,5 @@
 -- renew --
--- Let the lease end later, counted from now.
+-- Extend leases, counted from now.
 UPDATE deadletter_message m
    SET available_at = %(now)s + COALESCE(%(lease)s::interval, q.lease_timeout)
   FROM deadletter_queue q
@@ -8,7 +8,8 @@ UPDATE deadletter_message m
 RETURNING m.id;
 
 -- renew_unlocked --
--- As renew, for the rows that nobody else has locked: a renewal waits for nobody, or all leases would end together.
+-- As renew, for the rows that no other transaction has locked: a renewal that waited for one row would let all other leases run
+-- out.
 WITH mine AS MATERIALIZED (
     SELECT m.ctid AS spot, m.queue_id FROM deadletter_message m
      WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])

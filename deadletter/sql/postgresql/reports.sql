@@ -1,6 +1,6 @@
 -- read_groups --
--- The groups of what died, the latest first: poison records, and messages in dead queues. One index probe a group and table, however
--- many it has.
+-- Return the groups of poison records and of messages in dead queues, the latest first. One index probe for each group and table,
+-- however many rows a group has.
 WITH RECURSIVE g(fingerprint) AS (
     SELECT (SELECT MIN(n.fingerprint)
               FROM (SELECT MIN(p.fingerprint) AS fingerprint FROM deadletter_poison p
@@ -16,14 +16,14 @@ WITH RECURSIVE g(fingerprint) AS (
                      WHERE m.fingerprint > g.fingerprint) AS n)
       FROM g WHERE g.fingerprint IS NOT NULL
 )
--- Times within what Python can read: a damaged row must not take the page with it.
+-- Times are clamped to the range of Python's datetime: one damaged row must not break the page.
 SELECT page.fingerprint,
        LEAST(GREATEST((SELECT MIN(e.at)
           FROM (SELECT MIN(p.poisoned_at) AS at FROM deadletter_poison p WHERE p.fingerprint = page.fingerprint
                  UNION ALL
                 SELECT MIN(m.died_at) FROM deadletter_message m WHERE m.fingerprint = page.fingerprint) AS e), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
        LEAST(GREATEST(page.last_seen, '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'),
-       -- the page is known: only its groups are counted, and only so far
+       -- only the groups of the page are counted, each up to a limit
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
                                WHERE p.fingerprint = page.fingerprint LIMIT %(counted)s) AS c),
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
@@ -46,7 +46,7 @@ SELECT page.fingerprint,
  ORDER BY page.last_seen DESC, page.fingerprint;
 
 -- read_growth --
--- How often each of these groups died in each hour, between two edges: an index range each and table, up to a limit.
+-- Count the deaths of each group in each hour between two edges: one index range for each hour and table, up to a limit.
 SELECT s.fingerprint,
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
                                WHERE p.fingerprint = s.fingerprint
@@ -63,7 +63,7 @@ SELECT s.fingerprint,
  ORDER BY s.fingerprint, hour.n;
 
 -- read_group_times --
--- When the groups behind a fingerprint began and last grew: index probes, however many records and messages in dead queues.
+-- Return when the groups behind a fingerprint began and last grew, by index probes, however many rows a group has.
 WITH RECURSIVE g(fingerprint, n) AS (
     SELECT (SELECT MIN(n.fingerprint)
               FROM (SELECT MIN(p.fingerprint) AS fingerprint FROM deadletter_poison p
@@ -97,7 +97,7 @@ SELECT g.fingerprint,
  ORDER BY g.fingerprint;
 
 -- read_blocked_streams --
--- The streams that have parked messages, each with the first of them: one index probe a stream.
+-- Return the streams that have parked messages, each with its first parked message: one index probe for each stream.
 WITH RECURSIVE parked AS (
     (SELECT queue_id, stream, id, created_at FROM deadletter_message
       WHERE available_at IS NULL ORDER BY queue_id, stream, id LIMIT 1)
@@ -115,7 +115,7 @@ SELECT s.queue_id, s.stream, s.id, LEAST(GREATEST(s.created_at, '0001-01-03T00:0
  LIMIT %(limit)s;
 
 -- read_moved --
--- What lies in a dead queue and died after a time, by the queue it died in: of the newest so many, how many, the first and the last.
+-- For the newest messages of a dead queue that died after a time, by the queue they died in: number, first death, last id.
 SELECT b.queue, COUNT(*), LEAST(GREATEST(MIN(b.died_at), '0001-01-03T00:00:00Z'), '9999-12-29T00:00:00Z'), MAX(b.id)
   FROM (SELECT m.death ->> 'queue' AS queue, m.died_at, m.id FROM deadletter_message m
          WHERE m.queue_id = %(queue_id)s AND m.died_at > %(after)s

@@ -1,6 +1,6 @@
 -- retry --
--- Put poisoned messages back under their own ids. No row: the id, the key or the origin's id is in use. The id of where it was moved from
--- means something in that queue only; with an origin it is who the message is.
+-- Put poisoned messages back under their own ids. No row: the id, the key or the id in the origin is in use. Without an origin,
+-- source_id has a meaning only in the queue the message was moved to; with an origin it identifies the message.
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
         available_at, failure_reason, error, history, poison_count, source_id, origin, death, fingerprint,
@@ -8,12 +8,12 @@ INSERT INTO deadletter_message
 SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload), p.headers,
        p.stream, p.key, p.priority, p.status & ~32768, 0, p.fence,
        %(now)s + r.delay * interval '1 microsecond', p.last_failure_reason, p.last_error,
-       -- what was edited stays readable
+       -- the payload before an edit is kept in the history
        CASE WHEN %(payload)s::text IS NULL THEN p.history ELSE
             p.history || jsonb_build_array(%(entry)s::jsonb || jsonb_build_object(
                 'at', %(now)s, 'original_payload', p.payload)) END,
        p.poison_count, CASE WHEN q.name = p.queue OR p.origin IS NOT NULL THEN p.source_id END, p.origin,
-       -- back in its dead queue it has died once, as before
+       -- back in its dead queue the message has its earlier death again
        CASE WHEN q.name = p.queue THEN p.death END,
        CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.fingerprint END,
        CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.poisoned_at END,
@@ -22,12 +22,12 @@ SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload
   JOIN deadletter_poison p ON p.id = r.id
   JOIN deadletter_queue q ON q.name = COALESCE(%(queue)s::text, p.queue)
  WHERE p.id = ANY(%(ids)s::bigint[])
- ORDER BY p.message_id + 0 -- not by the index of that order, which would read all poison
+ ORDER BY p.message_id + 0 -- + 0: the index of that order would read all poison
     ON CONFLICT DO NOTHING
 RETURNING id, queue_id, stream;
 
 -- retry_dead --
--- Put messages of dead queues back under the ids they had, with what they had then. No row: the id or the key is in use.
+-- Put messages of dead queues back under the ids and with the values they had before. No row: the id or the key is in use.
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
         available_at, failure_reason, error, history, poison_count, source_id, origin, instance,
@@ -35,16 +35,16 @@ INSERT INTO deadletter_message
 SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s::text, m.payload), m.headers, m.stream,
        r.key, m.priority, r.status, 0, r.fence, %(now)s + r.delay * interval '1 microsecond',
        m.failure_reason, m.error,
-       -- what was edited stays readable
+       -- the payload before an edit is kept in the history
        CASE WHEN %(payload)s::text IS NULL THEN m.history ELSE
             m.history || jsonb_build_array(%(entry)s::jsonb || jsonb_build_object(
                 'at', %(now)s, 'original_payload', m.payload)) END,
-       -- an older release did not count the death
+       -- an older version did not count the death
        m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, r.source_id, r.origin,
        m.instance, m.execution_id, m.activity_id, %(now)s + q.expire_timeout,
        COALESCE(r.created_at, m.created_at)
   FROM deadletter_message m
-       -- looked up by its id, not joined: see complete
+       -- looked up by id, not joined: see complete
  CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> m.id::text)
        AS r(queue_id bigint, key text, status int, fence bigint, delay bigint, source_id bigint,
             origin text, created_at timestamptz)
@@ -56,20 +56,20 @@ SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s::text, m.payload)
 RETURNING id, queue_id, stream;
 
 -- mark_deaths --
--- Say of retried messages that died again whether it was of the same cause.
+-- Record for retried messages that died again whether the fingerprint is the same (2) or another (3).
 UPDATE deadletter_audited_message a
    SET outcome = CASE WHEN a.fingerprint = r.fingerprint THEN 2 ELSE 3 END
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r(id bigint, fingerprint text)
  WHERE a.message_id = ANY(%(ids)s::bigint[]) AND a.message_id = r.id AND a.is_open AND a.outcome IS NULL;
 
 -- mark_removed --
--- Say of retried messages that they were removed before they were handled.
+-- Record for retried messages that they were removed before they were handled.
 UPDATE deadletter_audited_message
    SET outcome = 4
  WHERE message_id = ANY(%(ids)s::bigint[]) AND is_open AND outcome IS NULL;
 
 -- mark_completed --
--- A retried message that neither died nor was removed and is in no queue any more has been completed.
+-- Record as completed the retried messages that neither died nor were removed and are in no queue any more.
 UPDATE deadletter_audited_message
    SET outcome = 1
  WHERE id = ANY(ARRAY(

@@ -1,5 +1,5 @@
 -- insert --
--- Store one message in a queue known by name. No row: the queue is missing, or the key is taken.
+-- Store one message in a queue known by name. No row: the queue does not exist, or the key is in use.
 WITH stored AS (
     INSERT INTO deadletter_message
            (queue_id, name, kind, payload, headers, stream, key, priority, available_at, expires_at,
@@ -23,13 +23,14 @@ WITH stored AS (
 SELECT id, queue_id, available_at, expires_at, created_at FROM stored;
 
 -- reserve_ids --
--- Reserve ids for messages that are about to be copied in, in order.
+-- Reserve ids, in ascending order, for messages that are about to be copied in.
 SELECT nextval((SELECT pg_get_serial_sequence('deadletter_message', 'id')::regclass))
   FROM generate_series(1, %(count)s);
 
 -- insert_many --
--- Store messages with keys in one queue under ids that were drawn before, in the order given; says which were stored (a key may be
--- taken). The caller gives them in the order of their keys: whoever is storing one of them is waited for, and must not wait for us.
+-- Store messages with keys in one queue, under ids reserved before and in the given order; return the ids that were stored
+-- (a key may be in use). The caller orders the messages by key: an insert waits for another transaction that stores the same
+-- key, and two that wait for each other would deadlock.
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, available_at,
         expires_at, created_at)

@@ -1,6 +1,6 @@
 -- complete_stage --
--- Finish a stage: add its flags and make the message due again, with all its attempts. Left alone: a message that has these flags
--- already, and one that is PUBLISHED, which is finished as a whole. The streams' locks are held.
+-- Finish a stage: add its flags and make the message due again, with all its attempts. Not changed: a message that has these flags
+-- already, and one that is PUBLISHED, which is completed as a whole. The locks of the streams are held.
 UPDATE deadletter_message m
    SET status = (m.status | %(flags)s::int) & ~%(failed)s::int,
        lease_token = NULL, worker = NULL, available_at = %(now)s,
@@ -11,13 +11,13 @@ UPDATE deadletter_message m
 RETURNING m.id, m.status, m.queue_id, m.stream;
 
 -- read_stages --
--- The stages of messages that the caller holds.
+-- Read the stages of messages that the caller has leased.
 SELECT m.id, m.status FROM deadletter_message m
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
    AND COALESCE(m.available_at, '-infinity') > %(now)s;
 
 -- record_stages --
--- Add flags to messages whose handlers go on. Waits for nobody: a row that is locked is tried again with the next exchange.
+-- Add flags to messages whose handlers are still running. Never waits: a locked row is tried again with the next exchange.
 WITH mine AS MATERIALIZED (
     SELECT m.ctid AS spot FROM deadletter_message m
      WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
@@ -32,8 +32,9 @@ UPDATE deadletter_message m
 RETURNING m.id;
 
 -- release_rest --
--- Give back, uncounted, what was claimed in one run with a message and is behind it. The streams' locks are held. Found among the
--- leased messages of the stream, of which there is one run at most, not among all that wait in it.
+-- Release, without counting the attempt, the messages that were claimed in the same run and follow a message.
+-- The locks of the streams are held. The rows are found among the leased messages of the stream, one run at most, not among all that
+-- wait in it.
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL, available_at = %(now)s,
        attempts = GREATEST(attempts - 1, 0)

@@ -1,6 +1,7 @@
 -- park --
--- Take candidates of a blocked stream out of the claim index. Only under the stream's lock: whoever unblocks the stream
--- must see them. Also those right behind, so that a long blocked stream is not met again a batch at a time.
+-- Park the candidates of a blocked stream, which takes them out of the claim index. Only under the stream's lock: the transaction
+-- that unblocks the stream must see them. Due messages right behind them are parked too, so that a long blocked stream does not
+-- come up again in every batch.
 WITH behind AS MATERIALIZED (
     SELECT p.id
       FROM unnest(%(queue_ids)s::bigint[], %(streams)s::text[], %(after)s::bigint[])
@@ -23,8 +24,8 @@ UPDATE deadletter_message
 RETURNING id;
 
 -- wake --
--- Make the first parked message of each stream due again, unless something in front of it still holds the stream. One due
--- message is enough: the next claim reads the run from the head. Messages released by name pass what waits or died.
+-- Make the first parked message of each stream due, unless a message in front of it still blocks the stream. One due message is
+-- enough: the next claim reads the run from the head. Messages released by name pass those that wait or died.
 UPDATE deadletter_message
    SET available_at = %(now)s
  WHERE id = ANY(ARRAY(
@@ -40,7 +41,7 @@ UPDATE deadletter_message
               (SELECT id, released_at FROM deadletter_message
                 WHERE queue_id = s.queue_id AND stream >= s.stream AND stream <= s.stream
                   AND released_at IS NOT NULL
-                      -- parked; not "IS NULL", which would offer the index of all that is parked
+                      -- parked; not "IS NULL", which would offer the index of all parked messages
                   AND COALESCE(available_at, 'infinity') = 'infinity'
                 ORDER BY queue_id, stream, id LIMIT 100)) AS p
         WHERE (SELECT id FROM deadletter_message
@@ -60,8 +61,8 @@ UPDATE deadletter_message
 RETURNING id;
 
 -- wake_queue --
--- Under release: make the first parked message due in each stream of a queue whose head only waits for its retry. Waits for
--- nobody; one index probe a stream.
+-- Under the policy release: make the first parked message due in each stream of a queue whose head only waits for its retry.
+-- Never waits for a lock; one index probe for each stream.
 WITH RECURSIVE parked AS (
     (SELECT stream, id FROM deadletter_message
       WHERE queue_id = %(queue_id)s AND available_at IS NULL ORDER BY queue_id, stream, id LIMIT 1)
@@ -86,7 +87,7 @@ WITH RECURSIVE parked AS (
                   SELECT 1 FROM deadletter_poison halt
                    WHERE halt.halts AND halt.queue = %(queue)s AND halt.stream = p.stream
                      AND halt.message_id < p.id)))
-           -- still parked; not "IS NULL", which would offer the index of all that is parked
+           -- still parked; not "IS NULL", which would offer the index of all parked messages
        AND COALESCE(m.available_at, 'infinity') = 'infinity'
      ORDER BY m.id
        FOR UPDATE SKIP LOCKED

@@ -1,5 +1,5 @@
 -- delete_old_poison --
--- Remove poison past its queue's retention. A record that halts a stream stays: its end is an operator's decision.
+-- Delete poison records past the retention of their queue. A record that halts a stream stays: an operator decides about it.
 DELETE FROM deadletter_poison
  WHERE id = ANY(ARRAY(
        SELECT p.id
@@ -7,7 +7,7 @@ DELETE FROM deadletter_poison
         CROSS JOIN LATERAL (
               SELECT id FROM deadletter_poison
                WHERE queue = q.name AND poisoned_at <= %(now)s - q.poison_retention AND NOT halts
-                     -- what died again in a dead queue is kept from then on
+                     -- the retention of a message that died again in a dead queue counts from then
                  AND (moved_at IS NULL OR moved_at <= %(now)s - q.poison_retention)
                ORDER BY poisoned_at LIMIT %(limit)s
                  FOR UPDATE SKIP LOCKED) AS p
@@ -16,7 +16,7 @@ DELETE FROM deadletter_poison
 RETURNING id, queue, name, kind;
 
 -- read_deleted_queues --
--- Find queues that are gone and still have messages: one index probe a queue. There should be none.
+-- Find the ids of deleted queues that still have messages, with one index probe for each queue. There should be none.
 WITH RECURSIVE awake(queue_id) AS (
     (SELECT queue_id FROM deadletter_message
       WHERE available_at IS NOT NULL ORDER BY queue_id LIMIT 1)
@@ -40,9 +40,9 @@ SELECT f.queue_id
    AND NOT EXISTS (SELECT 1 FROM deadletter_queue q WHERE q.id = f.queue_id);
 
 -- read_stuck_streams --
--- Find streams that have parked messages, nothing due, waiting or leased, and no halt. There should be none.
+-- Find streams that have parked messages, no message that is due, waiting or leased, and no halt. There should be none.
 WITH RECURSIVE parked AS (
-    -- one index probe a stream, however many messages are parked in it
+    -- one index probe for each stream, however many messages are parked in it
     (SELECT queue_id, stream FROM deadletter_message
       WHERE available_at IS NULL ORDER BY queue_id, stream LIMIT 1)
     UNION ALL

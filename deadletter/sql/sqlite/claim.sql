@@ -1,5 +1,6 @@
 -- read_levels --
--- Without LATERAL: first the queues that hold anything, then their levels, then the first message of each.
+-- Find every level, that is (queue, priority), that has messages which are not parked, and when its first message is due.
+-- Without LATERAL: first the queues that have such messages, then their levels, then the first message of each.
 WITH RECURSIVE filled(queue_id) AS (
     SELECT MIN(queue_id) FROM deadletter_message WHERE available_at IS NOT NULL
      UNION ALL
@@ -32,6 +33,7 @@ SELECT q.id, q.name, first.priority, first.available_at, q.paused,
  ORDER BY q.name, first.priority;
 
 -- read_levels_of --
+-- The same for a few queues known by name. The messages of other queues are not read.
 WITH RECURSIVE level(queue_id, name, paused, priority) AS (
     SELECT q.id, q.name, q.paused,
            (SELECT MIN(m.priority) FROM deadletter_message m
@@ -57,9 +59,10 @@ SELECT queue_id, name, priority, available_at, paused, 0
  ORDER BY name, priority;
 
 -- claim --
+-- Return the candidates of one level with a verdict, then lease the messages without a stream among them and count the attempt.
 -- One (queue, level) at a time: SQLite would sort a join of several, reading every due row.
 SELECT CASE WHEN stream IS NOT NULL THEN 'stream'
-            -- PostgreSQL can store no larger numbers, and beyond 64 bits SQLite goes on with inexact ones
+            -- the largest values that PostgreSQL can store; beyond 64 bits SQLite continues with inexact numbers
             WHEN attempts >= 2147483647 OR fence >= 9223372036854775807 THEN 'overflow'
             WHEN attempts >= MAX(%(max_attempts)s, 1)
             THEN CASE WHEN expires_at <= %(now)s THEN 'exhausted or expired' ELSE 'exhausted' END
@@ -96,6 +99,7 @@ RETURNING 'leased', queue_id, 1, id,
           failure_reason;
 
 -- read_streams --
+-- Read the first messages of a stream. A stream with a live lease has no run and returns no row.
 SELECT %(queue_id)s, %(stream)s, q.stream_policy,
        (SELECT MIN(p.message_id) FROM deadletter_poison p
          WHERE p.halts AND p.halts = 1 AND p.queue = q.name AND p.stream = %(stream)s),
@@ -132,6 +136,7 @@ SELECT %(queue_id)s, %(stream)s, q.stream_policy,
  ORDER BY m.id;
 
 -- lease_runs --
+-- Lease the chosen runs and count the attempt; park what else was leased in these streams and ran out.
 UPDATE deadletter_message
    SET attempts = attempts + 1, fence = fence + 1, lease_token = %(token)s, worker = %(worker)s,
        available_at = django_format_dtdelta('+', %(now)s, COALESCE(%(lease)s,
@@ -163,7 +168,7 @@ UPDATE deadletter_message
  WHERE lease_token <> %(token)s AND available_at <= %(now)s
    AND id NOT IN (SELECT value FROM json_each(%(keep)s))
    AND id IN (SELECT old.id
-                     -- with +, so that no index of streams is offered: one was read from end to end, stream by stream
+                     -- +stream, so that no index of streams is used: one was read from end to end, stream by stream
                 FROM (SELECT DISTINCT queue_id, stream FROM deadletter_message
                        WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND +stream IS NOT NULL) s
                 JOIN deadletter_message old

@@ -1,4 +1,5 @@
 -- complete --
+-- Delete finished messages without a stream; return the ids of those with one, which complete_streamed deletes.
 DELETE FROM deadletter_message
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
    AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
@@ -12,6 +13,7 @@ SELECT 'streamed', id, NULL, NULL, NULL
  ORDER BY id;
 
 -- complete_streamed --
+-- Delete finished messages of streams.
 DELETE FROM deadletter_message
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
    AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))

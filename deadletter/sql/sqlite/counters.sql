@@ -1,4 +1,5 @@
 -- count --
+-- Add the events of a transaction to the rows of its writer and minute.
 INSERT INTO deadletter_count
        (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
         retried, removed, seconds, longest)
@@ -30,6 +31,8 @@ SELECT 60, strftime('%%Y-%%m-%%d %%H:%%M:00', %(now)s), r.queue, r.name, r.kind,
            longest = MAX(longest, excluded.longest);
 
 -- fold_writers --
+-- Fold the rows of all writers of a past minute into one row without a writer. A writer that is still busy adds a row that is
+-- folded later.
 INSERT INTO deadletter_count
        (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
         retried, removed, seconds, longest)
@@ -54,11 +57,12 @@ DELETE FROM deadletter_count
 RETURNING id;
 
 -- fold_spans --
+-- Fold the rows of past minutes into hours, of past hours into days, or of old days into one row that stays.
 INSERT INTO deadletter_count
        (span, at, queue, name, kind, reason, writer, sent, completed, failed, deferred, poisoned,
         retried, removed, seconds, longest)
 SELECT %(into)s,
-       -- what is no time at all counts among the oldest: one such row must not stop the sweep
+       -- a value that is no time counts as the oldest: one such row must not stop the sweep
        COALESCE(strftime(CASE %(into)s WHEN 3600 THEN '%%Y-%%m-%%d %%H:00:00'
                          WHEN 86400 THEN '%%Y-%%m-%%d 00:00:00'
                          ELSE '1970-01-01 00:00:00' END, at), '1970-01-01 00:00:00') AS start,

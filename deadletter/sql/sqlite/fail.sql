@@ -1,4 +1,5 @@
 -- read_for_failure --
+-- Read what the failure policy needs of the messages that the caller has leased.
 SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_base,
        q.backoff_cap, q.jitter, q.cooldown, NULLIF(q.reason_policies, '{}'),
        COALESCE(q.unregistered_attempts, q.max_attempts), m.reason_counts, m.unregistered_count
@@ -10,6 +11,7 @@ SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_b
  ORDER BY m.id;
 
 -- fail --
+-- Record failed attempts and make the messages wait. Status bits are only added.
 UPDATE deadletter_message
    SET status = status | r.completed | r.failed,
        failure_reason = COALESCE(r.reason, failure_reason),

@@ -1,4 +1,6 @@
 -- import_messages --
+-- Store messages of another system in a queue known by name, in the given order; return those that were stored. The others exist
+-- already (their id in their origin, or their key), or the queue does not exist.
 INSERT INTO deadletter_message
        (queue_id, name, payload, headers, stream, key, priority, status, available_at, expires_at, failure_reason, error, history,
         poison_count, source_id, origin, created_at)
@@ -16,6 +18,7 @@ SELECT q.id, json_extract(g.value, '$.name'), json_extract(g.value, '$.payload')
 RETURNING id, source_id;
 
 -- read_imported --
+-- Return which ids of an origin died in a queue and are in a dead queue, or died again there: one index probe for each.
 SELECT json_extract(m.death, '$.source_id') FROM deadletter_message m
  WHERE m.death IS NOT NULL AND json_extract(m.death, '$.origin') = %(origin)s
    AND json_extract(m.death, '$.source_id') IN (SELECT value FROM json_each(%(ids)s))

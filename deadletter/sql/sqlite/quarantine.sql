@@ -1,4 +1,5 @@
 -- read_for_quarantine --
+-- Read what the quarantine needs of messages that are about to leave their queue for good.
 SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error,
        json_extract(m.history, '$[#-1].exception'), json_extract(m.history, '$[#-1].frame'),
        m.lease_token IS NOT NULL AND m.available_at <= %(now)s, m.worker,
@@ -15,6 +16,7 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
  ORDER BY m.id;
 
 -- record_expired_leases --
+-- Record that a lease ran out without a report, before the message is quarantined for it.
 UPDATE deadletter_message
    SET failure_reason = 10,
        error = 'worker ' || worker || ' did not report before its lease ran out',
@@ -33,6 +35,7 @@ UPDATE deadletter_message
    AND lease_token IS NOT NULL AND available_at <= %(now)s;
 
 -- quarantine --
+-- Copy messages into poison records, one for each message.
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
@@ -56,6 +59,7 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
 RETURNING message_id;
 
 -- move_to_dead_queue --
+-- Copy messages into their dead queue as new messages, with the circumstances of their death.
 INSERT INTO deadletter_message
        (queue_id, name, kind, payload, headers, stream, priority, status, available_at, expires_at,
         failure_reason, error, history, poison_count, source_id, death, fingerprint, died_at, instance,
@@ -80,4 +84,5 @@ SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(no
 RETURNING id;
 
 -- delete --
+-- Delete messages that have been copied elsewhere.
 DELETE FROM deadletter_message WHERE id IN (SELECT value FROM json_each(%(ids)s)) RETURNING id;

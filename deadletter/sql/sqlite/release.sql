@@ -1,4 +1,5 @@
 -- release --
+-- Release messages that were not handled, without counting the attempt. A row that the caller no longer holds is not changed.
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL,
        available_at = django_format_dtdelta('+', %(now)s, %(delay)s),
@@ -10,6 +11,7 @@ UPDATE deadletter_message
 RETURNING id, queue_id, stream;
 
 -- refund --
+-- Refund the attempt of messages that were never started and whose lease ran out, unless they were claimed again since.
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL, attempts = MAX(attempts - 1, 0)
  WHERE id IN (SELECT value FROM json_each(%(ids)s))

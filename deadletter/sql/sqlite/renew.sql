@@ -1,4 +1,5 @@
 -- renew --
+-- Extend leases, counted from now.
 UPDATE deadletter_message
    SET available_at = django_format_dtdelta('+', %(now)s, COALESCE(%(lease)s,
            (SELECT q.lease_timeout FROM deadletter_queue q WHERE q.id = queue_id)))

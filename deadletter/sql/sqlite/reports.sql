@@ -1,4 +1,5 @@
 -- read_groups --
+-- Return the groups of poison records and of messages in dead queues, the latest first.
 WITH RECURSIVE g(fingerprint) AS (
     SELECT (SELECT MIN(n.fingerprint)
               FROM (SELECT MIN(p.fingerprint) AS fingerprint FROM deadletter_poison p
@@ -20,7 +21,7 @@ SELECT page.fingerprint,
                  UNION ALL
                 SELECT MIN(m.died_at) FROM deadletter_message m WHERE m.fingerprint = page.fingerprint) AS e),
        page.last_seen,
-       -- the page is known: only its groups are counted, and only so far
+       -- only the groups of the page are counted, each up to a limit
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
                                WHERE p.fingerprint = page.fingerprint LIMIT %(counted)s) AS c),
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
@@ -43,6 +44,7 @@ SELECT page.fingerprint,
  ORDER BY page.last_seen DESC, page.fingerprint;
 
 -- read_growth --
+-- Count the deaths of each group in each hour between two edges: one index range for each hour and table, up to a limit.
 SELECT s.fingerprint,
        (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
                                WHERE p.fingerprint = s.fingerprint
@@ -59,6 +61,7 @@ SELECT s.fingerprint,
  ORDER BY s.fingerprint, hour.n;
 
 -- read_group_times --
+-- Return when the groups behind a fingerprint began and last grew, by index probes, however many rows a group has.
 WITH RECURSIVE g(fingerprint, n) AS (
     SELECT (SELECT MIN(n.fingerprint)
               FROM (SELECT MIN(p.fingerprint) AS fingerprint FROM deadletter_poison p
@@ -92,6 +95,7 @@ SELECT g.fingerprint,
  ORDER BY g.fingerprint;
 
 -- read_blocked_streams --
+-- Return the streams that have parked messages, each with its first parked message: one index probe for each stream.
 WITH RECURSIVE parked(queue_id, stream, id, created_at) AS (
     SELECT * FROM (
            SELECT queue_id, stream, id, created_at FROM deadletter_message
@@ -115,6 +119,7 @@ SELECT queue_id, stream, id, created_at FROM parked
  LIMIT %(limit)s;
 
 -- read_moved --
+-- For the newest messages of a dead queue that died after a time, by the queue they died in: number, first death, last id.
 SELECT b.queue, COUNT(*), MIN(b.died_at), MAX(b.id)
   FROM (SELECT json_extract(m.death, '$.queue') AS queue, m.died_at, m.id FROM deadletter_message m
          WHERE m.queue_id = %(queue_id)s AND m.died_at > %(after)s

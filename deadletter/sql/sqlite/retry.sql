@@ -1,4 +1,5 @@
 -- retry --
+-- Put poisoned messages back under their own ids. No row: the id, the key or the id in the origin is in use.
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
         available_at, failure_reason, error, history, poison_count, source_id, origin, death, fingerprint,
@@ -25,6 +26,7 @@ SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s, p.payload), p.h
 RETURNING id, queue_id, stream;
 
 -- retry_dead --
+-- Put messages of dead queues back under the ids and with the values they had before. No row: the id or the key is in use.
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
         available_at, failure_reason, error, history, poison_count, source_id, origin, instance,
@@ -50,6 +52,7 @@ SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s, m.payload), m.he
 RETURNING id, queue_id, stream;
 
 -- mark_deaths --
+-- Record for retried messages that died again whether the fingerprint is the same (2) or another (3).
 UPDATE deadletter_audited_message
    SET outcome = CASE WHEN fingerprint = r.died_of THEN 2 ELSE 3 END
   FROM (SELECT json_extract(value, '$.id') AS row_id,
@@ -58,11 +61,13 @@ UPDATE deadletter_audited_message
  WHERE message_id = r.row_id AND is_open AND outcome IS NULL;
 
 -- mark_removed --
+-- Record for retried messages that they were removed before they were handled.
 UPDATE deadletter_audited_message
    SET outcome = 4
  WHERE message_id IN (SELECT value FROM json_each(%(ids)s)) AND is_open AND outcome IS NULL;
 
 -- mark_completed --
+-- Record as completed the retried messages that neither died nor were removed and are in no queue any more.
 UPDATE deadletter_audited_message
    SET outcome = 1
  WHERE id IN (

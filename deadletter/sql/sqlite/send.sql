@@ -1,4 +1,5 @@
 -- insert --
+-- Store one message in a queue known by name. No row: the queue does not exist, or the key is in use.
 INSERT INTO deadletter_message
        (queue_id, name, kind, payload, headers, stream, key, priority, available_at, expires_at,
         instance, execution_id, activity_id, created_at)

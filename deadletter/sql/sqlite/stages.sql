@@ -1,4 +1,6 @@
 -- complete_stage --
+-- Finish a stage: add its flags and make the message due again, with all its attempts. Not changed: a message that has these flags
+-- already, and one that is PUBLISHED, which is completed as a whole.
 UPDATE deadletter_message
    SET status = (status | %(flags)s) & ~%(failed)s,
        lease_token = NULL, worker = NULL, available_at = %(now)s,
@@ -10,12 +12,14 @@ UPDATE deadletter_message
 RETURNING id, status, queue_id, stream;
 
 -- read_stages --
+-- Read the stages of messages that the caller has leased.
 SELECT id, status FROM deadletter_message
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
    AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
    AND available_at > %(now)s;
 
 -- record_stages --
+-- Add flags to messages whose handlers are still running.
 UPDATE deadletter_message
    SET status = status | %(flags)s
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
@@ -24,6 +28,7 @@ UPDATE deadletter_message
 RETURNING id;
 
 -- release_rest --
+-- Release, without counting the attempt, the messages that were claimed in the same run and follow a message.
 UPDATE deadletter_message
    SET lease_token = NULL, worker = NULL, available_at = %(now)s,
        attempts = MAX(attempts - 1, 0)

@@ -1,4 +1,5 @@
 -- park --
+-- Park the candidates of a blocked stream and the due messages right behind them.
 UPDATE deadletter_message
    SET available_at = NULL, lease_token = NULL, worker = NULL
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
@@ -10,6 +11,7 @@ UPDATE deadletter_message
 RETURNING id;
 
 -- wake --
+-- Make the first parked message of a stream due, unless a message in front of it still blocks the stream.
 UPDATE deadletter_message
    SET available_at = %(now)s
  WHERE id IN (
@@ -44,6 +46,8 @@ UPDATE deadletter_message
 RETURNING id;
 
 -- wake_queue --
+-- Under the policy release: make the first parked message due in each stream of a queue whose head only waits for its retry.
+-- One index probe for each stream.
 WITH RECURSIVE parked(stream, id) AS (
     SELECT stream, id FROM (
            SELECT stream, id FROM deadletter_message

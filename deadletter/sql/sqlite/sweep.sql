@@ -1,5 +1,6 @@
 -- delete_old_poison --
--- In the order of the index, queue by queue: ordered by id, every record would be read.
+-- Delete poison records past the retention of their queue. A record that halts a stream stays: an operator decides about it.
+-- In the order of the index, queue by queue: in the order of ids every record would be read.
 DELETE FROM deadletter_poison
  WHERE id IN (
        SELECT p.id
@@ -15,6 +16,7 @@ DELETE FROM deadletter_poison
 RETURNING id, queue, name, kind;
 
 -- read_deleted_queues --
+-- Find the ids of deleted queues that still have messages, with one index probe for each queue. There should be none.
 WITH RECURSIVE awake(queue_id) AS (
     SELECT * FROM (SELECT queue_id FROM deadletter_message
                     WHERE available_at IS NOT NULL ORDER BY queue_id LIMIT 1)
@@ -38,6 +40,7 @@ SELECT f.queue_id
    AND NOT EXISTS (SELECT 1 FROM deadletter_queue q WHERE q.id = f.queue_id);
 
 -- read_stuck_streams --
+-- Find streams that have parked messages, no message that is due, waiting or leased, and no halt. There should be none.
 WITH RECURSIVE parked(queue_id, stream) AS (
     SELECT queue_id, stream FROM (
            SELECT queue_id, stream FROM deadletter_message
@@ -46,7 +49,7 @@ WITH RECURSIVE parked(queue_id, stream) AS (
     SELECT n.queue_id, n.stream
       FROM parked p
       JOIN deadletter_message n
-           -- SQLite would use only the first column of (queue_id, stream) > (…)
+           -- two probes: of (queue_id, stream) > (…) SQLite would use only the first column
         ON n.id = COALESCE(
            (SELECT id FROM deadletter_message
              WHERE available_at IS NULL AND queue_id = p.queue_id AND stream > p.stream
