@@ -37,3 +37,15 @@ def ahead(at: datetime, now: datetime) -> str:
     if (at - now).total_seconds() < 1:
         return gettext("now")
     return gettext("in %(time)s") % {"time": lasting(now, at)}
+
+
+def age(at: datetime, now: datetime) -> str:
+    """Return how long ago a time is, in one unit: 40 s, 12 min, 3 h, 2 d."""
+    seconds = max(int((now - at).total_seconds()), 0)
+    if seconds < 60:
+        return gettext("%(n)s s") % {"n": seconds}
+    if seconds < 3_600:
+        return gettext("%(n)s min") % {"n": seconds // 60}
+    if seconds < 172_800:
+        return gettext("%(n)s h") % {"n": seconds // 3_600}
+    return gettext("%(n)s d") % {"n": seconds // 86_400}

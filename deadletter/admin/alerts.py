@@ -1,4 +1,4 @@
-"""Alerts: what is wrong now, what was, and when was it told? Only shown; rules decide."""
+"""The alerts: open and closed ones, and when their notices were sent. Rules open and close them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from .render import show_text
 from .urls import link
 
 
-class StateFilter(admin.SimpleListFilter):
-    """Open, or ended: over, or quiet with dead letters left."""
+class AlertStateFilter(admin.SimpleListFilter):
+    """Filters open or closed alerts. A closed alert is over, or quiet with dead letters left."""
 
     title = _("state")
     parameter_name = "state"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, Any]]:
         return [("open", _("open")), ("over", _("over or quiet"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -39,7 +41,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 def _left(alert: Alert) -> Capped | None:
-    """Count the dead letters of an alert that are there, once for a page."""
+    """Count the dead letters of an alert that still exist; the result is cached on the row."""
     if not hasattr(alert, "_left"):
         using = alert._state.db or router.db_for_write(Alert)
         n = left_of(alert.rule, alert.subject, using=using, limit=IN_A_LIST)
@@ -51,7 +53,7 @@ def _left(alert: Alert) -> Capped | None:
 def _state(alert: Alert, left: Capped | None) -> tuple[str, str]:
     if alert.closed_at is None:
         return "halted", gettext("open")
-    # Over is only what has nothing left.
+    # A closed alert is over only if no dead letter is left.
     return ("failed", quiet(str(left))) if left else ("due", gettext("over"))
 
 
@@ -67,7 +69,7 @@ class AlertAdmin(ReadOnlyAdmin):
         "told_at",
         "closed_at",
     )
-    list_filter = (StateFilter, "rule")
+    list_filter = (AlertStateFilter, "rule")
     ordering = ("-id",)
     search_fields = ("key",)
     search_help_text = _("The whole of a queue's, worker's or message's name, or a fingerprint.")
@@ -103,7 +105,7 @@ class AlertAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("count"))
     def counted(self, alert: Alert) -> str:
-        """Say how many; what is there has died, though no notice has counted it yet."""
+        """Return the count; dead letters that exist count even if no notice included them yet."""
         left = _left(alert) or Capped(0)
         if left.n <= alert.count:
             return str(Capped(alert.count))
@@ -112,7 +114,7 @@ class AlertAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def state(self, alert: Alert) -> Any:
         kind, word = _state(alert, _left(alert))
-        return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
+        return format_html('<span class="dl-state dl-state-{}">{}</span>', kind, word)
 
     @admin.display(description=_("still there"))
     def still_there(self, alert: Alert) -> Any:

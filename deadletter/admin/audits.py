@@ -1,4 +1,4 @@
-"""The audit trail: who did what, when, why, to how many, and what became of them?"""
+"""The audit trail: the acts of operators with their reasons, results and outcomes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .payloads import show_edit
 from .render import show_text
 from .urls import link
 
-#: Latest entries among which the names of people are looked for; nobody else is offered to choose.
+#: Latest entries from which the person filter takes its choices.
 RECENT = 1_000
-#: Messages named on the page of an act.
+#: Messages listed on the page of an entry.
 NAMED = 100
 
 
@@ -32,7 +32,9 @@ class ActFilter(admin.SimpleListFilter):
     title = _("act")
     parameter_name = "act"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, Any]]:
         return list(Act.choices)
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
@@ -45,7 +47,9 @@ class PersonFilter(admin.SimpleListFilter):
     title = _("person")
     parameter_name = "by"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, str]]:
         rows = AuditEntry.objects.using(router.db_for_write(AuditEntry)).order_by("-pk")
         names = sorted({name for name in rows.values_list("by", flat=True)[:RECENT] if name})
         return [(name, name) for name in names]
@@ -57,7 +61,7 @@ class PersonFilter(admin.SimpleListFilter):
 
 
 class AuditList(ChangeList):
-    """Reads what became of all messages of the page at once."""
+    """Reads the outcomes of all entries of the page at once."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -99,7 +103,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         css = {"all": ("deadletter/admin.css", "deadletter/poison.css")}
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        # The page of one entry reads them where it shows them.
+        # The page of an entry reads the large columns where it shows them.
         return super().get_queryset(request).defer(*AuditEntry.LARGE)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -119,7 +123,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("what"))
     def what(self, entry: AuditEntry) -> str:
-        """Say in short which rows were meant."""
+        """Return the selection in short."""
         return _in_short(entry.selection if isinstance(entry.selection, dict) else {})
 
     @admin.display(description=_("what"))
@@ -189,7 +193,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         settle_rows(found, using=entry._state.db)
         site = self.admin_site.name
         context = {
-            # The page of a message says where it is, or what became of it.
+            # Also for a message that is gone: its page shows what became of it.
             "rows": [(row, link(site, "message_change", row.message_id)) for row in found[:NAMED]],
             "more": len(found) > NAMED,
             "limit": NAMED,
@@ -211,7 +215,7 @@ def _is_edit(entry: AuditEntry) -> bool:
 
 
 def _without_text(entry: AuditEntry) -> dict[str, Any]:
-    """Return the selection without a filter by the text of errors, which quotes them."""
+    """Return the selection without a filter by error text: it quotes the errors."""
     selection = entry.selection if isinstance(entry.selection, dict) else {}
     return {key: value for key, value in selection.items() if key != "text"}
 

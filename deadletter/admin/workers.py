@@ -1,4 +1,4 @@
-"""Workers: who is alive, what does each run and for how long; which names are held back?"""
+"""The workers with what each of them runs, their deaths, and the open circuit breakers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .error_text import hidden_text
 from .render import show_text
 from .urls import link, to_messages
 
-#: A worker says every five seconds that it is alive; after this long it counts as dead.
+#: A worker updates its row every five seconds; after this time without an update it is dead.
 ALIVE = timedelta(seconds=30)
-#: What a worker runs, in the list; its page shows everything it told.
+#: Messages of a worker shown in the list; its page shows all that it reported.
 IN_A_LIST = 3
-#: Deaths on the page, the latest first.
+#: Deaths listed, the latest first.
 DEATHS = 20
 
 
@@ -73,7 +73,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """List the workers, and below them those that died."""
+        """List the workers, and below them the latest deaths."""
         deaths = {"deaths": self._deaths(request)}
         return super().changelist_view(request, {**deaths, **(extra_context or {})})
 
@@ -128,7 +128,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         return render_to_string("admin/deadletter/running.html", context)
 
     def _entry(self, entry: dict[str, Any], worker: Any) -> dict[str, Any]:
-        """Add what passed since the worker told; link to the message."""
+        """Add the time since the worker's report; link to the message."""
         id, seconds = entry.get("id"), entry.get("seconds")
         known = isinstance(id, int)
         return {
@@ -139,7 +139,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
 
 
 class OpenBreakers(ChangeList):
-    """Lists what is held back now. The page of a breaker whose time is over is still there."""
+    """Lists the open breakers only. The page of a closed breaker still exists."""
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> Any:
         rows: Any = super().get_queryset(*args, **kwargs)
@@ -148,7 +148,7 @@ class OpenBreakers(ChangeList):
 
 @admin.register(Breaker)
 class BreakerAdmin(ReadOnlyAdmin):
-    """An open breaker is a row; workers remove it when a probe succeeds."""
+    """The open circuit breakers. A worker deletes the row when a probe succeeds."""
 
     list_display = ("name", "status", "failures", "error_start", "opened_at", "opened_by")
     ordering = ("name",)
@@ -199,18 +199,18 @@ def _reason(death: WorkerDeath) -> str:
 
 
 def _memory(size: int) -> str:
-    """Say it in the unit of the record and of the log: the same death has one number."""
+    """Use the unit of the poison record and of the log, so that a death has one number."""
     return f"{size / 2**20:.0f} MiB"
 
 
 def _held(death: WorkerDeath) -> list[dict[str, Any]]:
-    """Return what it held, as far as it can be read."""
+    """Return the in-flight messages of a dead worker, as far as they can be read."""
     told = death.held if isinstance(death.held, list) else []
     return [e for e in told if isinstance(e, dict) and isinstance(e.get("id"), int)]
 
 
 def _badge(kind: str, word: str) -> Any:
-    return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
+    return format_html('<span class="dl-state dl-state-{}">{}</span>', kind, word)
 
 
 def _elapsed(seconds: Any, seen_at: datetime, now: datetime) -> str:

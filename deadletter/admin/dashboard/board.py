@@ -1,8 +1,8 @@
 """
-Is anything wrong? What, and since when? The landing page of the app.
+The dashboard: whether anything is wrong, what it is, and since when.
 
-Drawn by the template that Django's AdminSite takes for the index of this app, so that it is there
-in every AdminSite; what the person may not see, and what the site does not have, is left out.
+It is the app's index page. Django renders that page from a template named after the app, so every
+AdminSite has the dashboard. Parts that the user may not view or the site does not have are omitted.
 """
 
 from __future__ import annotations
@@ -21,55 +21,53 @@ from ...conf import get_settings
 from ...models import Message
 from ...operations.series import HOUR, WINDOWS, Window
 from ...sql.planner import by_index
-from .attempts import Retries, read_retries
-from .charts import draw
-from .drawing import Drawn
-from .groups import Groups, read_groups
+from .attempt_bars import AttemptBars, read_attempt_bars
+from .charts import draw_charts
+from .figure import Figure
+from .group_table import GroupTable, read_group_table
 from .links import Links
-from .queues import QueueLine, Queues, read_queues
-from .streams import Streams, read_streams
+from .queue_table import QueueTable, read_queue_table
+from .stream_table import StreamTable, read_stream_table
 from .verdict import Verdict, judge
-from .workers import Workers, read_workers
-
-__all__ = ["Board", "QueueLine", "read_dashboard"]
+from .worker_table import WorkerTable, read_worker_table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
-    """Everything on the page; None where the person may not look."""
+class Dashboard:
+    """Everything on the page; None for the parts that the user may not view."""
 
     now: datetime
     verdict: Verdict
     window: Window
-    #: The other windows: what to call them, where they are, whether it is this one.
+    #: All windows of time: label, URL, and whether it is the current one.
     tabs: list[dict[str, Any]]
     pages: list[dict[str, str]]
-    queues: Queues | None
-    charts: list[Drawn]
-    #: Whether what happens now is counted at all.
+    queues: QueueTable | None
+    charts: list[Figure]
+    #: False if the setting COUNTS switches the counters off.
     counting: bool
-    retries: Retries | None
-    streams: Streams | None
-    groups: Groups | None
-    workers: Workers | None
+    retries: AttemptBars | None
+    streams: StreamTable | None
+    groups: GroupTable | None
+    workers: WorkerTable | None
 
 
-def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> Board:
-    """Read the page in a bounded number of bounded queries. `app_list` says who may see what."""
+def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> Dashboard:
+    """Read the page in a bounded number of bounded queries; `app_list` has the viewable models."""
     links = Links.of(request, app_list)
     using = router.db_for_write(Message)
     now = clock.now(using)
     window = WINDOWS.get(request.GET.get("window", ""), HOUR)
     with by_index(using):
-        workers = read_workers(links, now, using)
-        queues = read_queues(links, now, using)
-        streams = read_streams(links, using)
+        workers = read_worker_table(links, now, using)
+        queues = read_queue_table(links, now, using)
+        streams = read_stream_table(links, using)
         verdict = judge(links, now, using, queues=queues, streams=streams, workers=workers)
-        retries = read_retries(links, using)
-        groups = read_groups(links, now, using)
-        # Of a year of counters a week is read: by the index, not by all of it.
-        charts = draw(links, window, now, using)
-    return Board(
+        retries = read_attempt_bars(links, using)
+        groups = read_group_table(links, now, using)
+        # By index: counters are kept for a year, and a chart reads at most a week of them.
+        charts = draw_charts(links, window, now, using)
+    return Dashboard(
         now=now,
         verdict=verdict,
         window=window,

@@ -1,4 +1,4 @@
-"""What happened in the last hour, day or week? Charts, and a table behind each."""
+"""The charts of the dashboard: throughput, failed attempts and deaths in a window of time."""
 
 from __future__ import annotations
 
@@ -10,82 +10,83 @@ from django.utils.translation import gettext
 from ...operations.series import Series, Window, read_series
 from ...status import FailureReason
 from ..render import reason_name
-from .drawing import Axis, Drawn, Plan, Strand, draw_plan
+from .figure import Figure, FigureSeries, FigureSpec, TimeAxis, draw_figure
 from .links import Links
 from .svg import lines, stacked_bars
 
-#: Reasons with a colour of their own; the rest are one.
+#: Reasons with a series of their own; the others share one.
 REASONS = 5
 
 
-def draw(links: Links, window: Window, now: datetime, using: str) -> list[Drawn]:
-    """Draw what this person may see; one statement reads it all."""
+def draw_charts(links: Links, window: Window, now: datetime, using: str) -> list[Figure]:
+    """Draw the charts that this user may see; one statement reads all of their numbers."""
     if not (links.messages or links.poison or links.counts):
         return []
     series = read_series(window, now=now, using=using)
-    axis = Axis.of(series)
-    plans = []
+    axis = TimeAxis.of(series)
+    specs = []
     if links.messages or links.counts:
-        plans += [_throughput(links, series), _failures(links, series)]
+        specs += [_throughput(links, series), _failures(links, series)]
     if links.poison or links.counts:
-        plans.append(_poison(links, series))
-    return [draw_plan(plan, axis) for plan in plans]
+        specs.append(_deaths(links, series))
+    return [draw_figure(spec, axis) for spec in specs]
 
 
-def _throughput(links: Links, series: Series) -> Plan:
+def _throughput(links: Links, series: Series) -> FigureSpec:
     labels = {
         "sent": gettext("sent"),
         "completed": gettext("completed"),
         "failed": gettext("failed"),
     }
-    return Plan(
+    return FigureSpec(
         key="throughput",
         title=gettext("Throughput"),
         empty=gettext("Nothing was sent or handled in this time."),
-        # A step as a whole leads to everything that was counted in it.
+        # A time step links to all of its counters.
         url=links.counters(),
-        strands=[
-            Strand(label, what, series.values(what), links.counters(what=what))
+        series=[
+            FigureSeries(label, what, series.values(what), links.counters(what=what))
             for what, label in labels.items()
         ],
-        # The step under way would look like a fall.
+        # The current step is not over and would look like a fall.
         chart=partial(lines, whole=len(series.points) - 1),
     )
 
 
-def _failures(links: Links, series: Series) -> Plan:
-    """The most frequent reasons, each with the colour of its own, whatever its rank."""
+def _failures(links: Links, series: Series) -> FigureSpec:
+    """Show the most frequent reasons. A reason keeps its colour, whatever its rank."""
     reasons = list(series.reasons())
     named, rest = reasons[:REASONS], reasons[REASONS:]
 
-    def strand(label: str, colour: str, *these: FailureReason) -> Strand:
+    def of(label: str, colour: str, *these: FailureReason) -> FigureSeries:
         names = ",".join(reason.name.lower() for reason in these)
         url = links.counters(what="failed", reason=names)
-        return Strand(label, f"reason-{colour}", _by(series, *these), url)
+        return FigureSeries(label, f"reason-{colour}", _by(series, *these), url)
 
-    strands = [strand(reason_name(reason), reason.name.lower(), reason) for reason in named]
+    shown = [of(reason_name(reason), reason.name.lower(), reason) for reason in named]
     if rest:
-        strands.append(strand(gettext("others"), "other", *rest))
-    return Plan(
+        shown.append(of(gettext("others"), "other", *rest))
+    return FigureSpec(
         key="failures",
         title=gettext("Failed attempts by reason"),
         empty=gettext("No attempt failed in this time."),
         url=links.counters(what="failed"),
-        strands=strands,
+        series=shown,
         chart=stacked_bars,
     )
 
 
-def _poison(links: Links, series: Series) -> Plan:
-    # A bar leads to the dead letters of its time that are there, a number to what was counted:
-    # what was retried or removed since is a death, and no dead letter any more.
+def _deaths(links: Links, series: Series) -> FigureSpec:
+    # A bar links to the poison records of its time, a number to the counters: a record that was
+    # retried or removed since still counts as a death.
     records, counters = links.records(), links.counters(what="poisoned")
-    return Plan(
+    deaths = FigureSeries(gettext("died"), "poison", series.values("poisoned"), counters or records)
+    return FigureSpec(
         key="poison",
         title=gettext("Deaths"),
         empty=gettext("Nothing died in this time."),
         url=records or counters,
-        strands=[Strand(gettext("died"), "poison", series.values("poisoned"), counters or records)],
+        series=[deaths],
         chart=stacked_bars,
     )
 

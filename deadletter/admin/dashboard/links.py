@@ -1,4 +1,4 @@
-"""Where does a number lead, and may this person see it?"""
+"""URLs of the pages behind the numbers of the dashboard, as far as the user may see them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..urls import link
 
 @dataclass(frozen=True)
 class Links:
-    """Addresses in one AdminSite, of the models it has and this person may look at; "" if none."""
+    """URLs in one AdminSite; "" for a model it does not have or the user may not view."""
 
     site: str
     allowed: frozenset[type]
     pages: list[dict[str, str]] = field(default_factory=list)
-    #: Whether texts of errors may be shown.
+    #: True if the user may read error texts.
     texts: bool = False
-    #: Addresses found before: looking one up costs more than anything else in a line of a list.
+    #: URLs found before: `reverse` costs more than anything else in a row of a list.
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> Links:
-        """Read what `AdminSite.get_app_list` found out: only what may be seen has an address."""
+        """Take the models from `AdminSite.get_app_list`: those with a URL may be viewed."""
         seen = [
             model for app in app_list for model in app.get("models", ()) if model.get("admin_url")
         ]
@@ -62,7 +62,7 @@ class Links:
         return Breaker in self.allowed
 
     def state(self, queue: Queue, state: str) -> str:
-        """The messages of a queue in one state; the dead are poison."""
+        """Return the list of a queue's messages in one state; dead ones are poison records."""
         if state == State.DEAD:
             return self.records(queue=queue.name)
         return self.to(Message, "message_changelist", queue=queue.pk, state=str(state))
@@ -71,7 +71,7 @@ class Links:
         return self.to(PoisonRecord, "poisonrecord_records", **query)
 
     def counters(self, **query: Any) -> str:
-        """The rows behind a sum; `what` is the column that was added up."""
+        """Return the list of the counters behind a sum; `what` is the summed column."""
         return self.to(Count, "count_changelist", **query)
 
     def to(self, model: type, page: str, *args: object, **query: Any) -> str:

@@ -1,4 +1,4 @@
-"""What would somebody woken at three in the morning have to know? In one line, the worst first."""
+"""The verdict at the top of the dashboard: everything that is wrong in one line, worst first."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ...text import visible
 from ...times import lasting
 from ..counts import Capped, capped
 from .links import Links
-from .queues import QueueLine, Queues
-from .streams import Streams
-from .workers import Workers
+from .queue_table import QueueRow, QueueTable
+from .stream_table import StreamTable
+from .worker_table import WorkerTable
 
-#: So many failed messages of a queue that completes nothing are not a hiccup of one of them.
+#: Failed messages from which on a queue that completes nothing is reported.
 FAILING = 10
-#: What is due this long is late; a worker that was lost longer ago is history.
+#: A message due for longer is late; a worker lost for longer is not reported any more.
 LATE, LOST = timedelta(minutes=5), timedelta(hours=24)
-#: Dead letters of the last hour that are counted, and things of one kind that are called by name.
+#: Dead letters of the last hour that are counted; queues or breakers that are named.
 COUNTED, NAMED = 10_000, 3
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong ("bad": work stands still; "warn": it will need a look) and where it is."""
+    """A problem and its page. Level "bad": work has stopped; "warn": it needs a look."""
 
     level: str
     text: str
@@ -39,7 +39,7 @@ class Finding:
 @dataclass(frozen=True)
 class Verdict:
     findings: list[Finding]
-    #: What there is to say when nothing is wrong, and who says so.
+    #: The text and the link when nothing is wrong.
     calm: str
     calm_url: str = ""
 
@@ -53,11 +53,11 @@ def judge(
     now: datetime,
     using: str,
     *,
-    queues: Queues | None,
-    streams: Streams | None,
-    workers: Workers | None,
+    queues: QueueTable | None,
+    streams: StreamTable | None,
+    workers: WorkerTable | None,
 ) -> Verdict:
-    """Judge by what the person may see, and only by that."""
+    """Judge only by what the user may see."""
     lines = queues.lines if queues else []
     found = [
         *_halted(streams, now),
@@ -74,7 +74,7 @@ def judge(
     return Verdict(found, _calm(workers), workers.all_url if workers else "")
 
 
-def _halted(streams: Streams | None, now: datetime) -> Iterator[Finding]:
+def _halted(streams: StreamTable | None, now: datetime) -> Iterator[Finding]:
     if streams and streams.halted:
         text = ngettext("%(n)s stream halted", "%(n)s streams halted", streams.halted.n)
         yield Finding(
@@ -82,8 +82,10 @@ def _halted(streams: Streams | None, now: datetime) -> Iterator[Finding]:
         )
 
 
-def _unserved(lines: list[QueueLine], workers: Workers | None, now: datetime) -> Iterator[Finding]:
-    """Queues with messages due that no live worker serves."""
+def _unserved(
+    lines: list[QueueRow], workers: WorkerTable | None, now: datetime
+) -> Iterator[Finding]:
+    """Report queues with due messages that no live worker serves."""
     if workers is None or workers.alive is None:
         return
     waiting = [line for line in lines if line.due_since and not (line.paused or line.keeps)]
@@ -99,7 +101,7 @@ def _unserved(lines: list[QueueLine], workers: Workers | None, now: datetime) ->
     yield from _others("bad", len(alone) - NAMED, workers.all_url)
 
 
-def _held(workers: Workers | None, now: datetime) -> Iterator[Finding]:
+def _held(workers: WorkerTable | None, now: datetime) -> Iterator[Finding]:
     breakers = (workers and workers.breakers) or []
     for line in breakers[:NAMED]:
         text = gettext("circuit breaker open for %(name)s") % {"name": _short(line.name)}
@@ -123,13 +125,13 @@ def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:
             "%(n)s dead letters of the last hour are still there",
             n.n,
         )
-        # The list of records has nothing of what lies in dead queues; the groups have both.
+        # Groups include messages in dead queues; the list of poison records does not.
         groups = links.to(PoisonRecord, "poisonrecord_changelist")
         yield Finding("warn", text % {"n": n}, groups if moved else links.records(since=hour))
 
 
 def _moved(after: datetime, using: str) -> Capped:
-    """Count what died since then and lies in dead queues."""
+    """Count the messages in dead queues that died after a time."""
     rows = Queue.objects.using(using).filter(sources__isnull=False)
     queues = sorted(set(rows.values_list("pk", flat=True)))
     if not queues:
@@ -138,8 +140,8 @@ def _moved(after: datetime, using: str) -> Capped:
     return capped(moved.values("pk"), COUNTED)
 
 
-def _failing(links: Links, lines: list[QueueLine]) -> Iterator[Finding]:
-    """Queues in which much waits for a retry and nothing succeeds: a service is down."""
+def _failing(links: Links, lines: list[QueueRow]) -> Iterator[Finding]:
+    """Report queues with many failed messages and no success: a dependency is down."""
     failing = []
     for line in lines:
         failed = next((cell for cell in line.cells if cell.state == State.FAILED), None)
@@ -153,9 +155,9 @@ def _failing(links: Links, lines: list[QueueLine]) -> Iterator[Finding]:
 
 
 def _late(
-    links: Links, lines: list[QueueLine], workers: Workers | None, now: datetime
+    links: Links, lines: list[QueueRow], workers: WorkerTable | None, now: datetime
 ) -> Iterator[Finding]:
-    """Queues that are served, and still behind."""
+    """Report queues that a worker serves and whose oldest message is late."""
     served = workers.served if workers and workers.alive is not None else None
     late = [
         line
@@ -172,7 +174,7 @@ def _late(
     yield from _others("warn", len(late) - NAMED, rows)
 
 
-def _paused(lines: list[QueueLine], now: datetime) -> Iterator[Finding]:
+def _paused(lines: list[QueueRow], now: datetime) -> Iterator[Finding]:
     for line in lines:
         if line.paused and line.due_since and not line.keeps:
             pending = next(cell.n for cell in line.cells if cell.state == State.PENDING)
@@ -188,7 +190,7 @@ def _paused_text(name: str, pending: Capped) -> str:
     return text % {"name": _short(name), "n": pending}
 
 
-def _lost(workers: Workers | None, now: datetime) -> Iterator[Finding]:
+def _lost(workers: WorkerTable | None, now: datetime) -> Iterator[Finding]:
     if workers and workers.lost_at and now - workers.lost_at < LOST:
         n = len(workers.lost)
         text = ngettext("%(n)s worker lost", "%(n)s workers lost", n) % {"n": n}
@@ -202,7 +204,7 @@ def _others(level: str, n: int, url: str) -> Iterator[Finding]:
         )
 
 
-def _calm(workers: Workers | None) -> str:
+def _calm(workers: WorkerTable | None) -> str:
     if workers is None or not workers.alive:
         return gettext("All is well.")
     n = len(workers.alive)
@@ -213,7 +215,7 @@ def _calm(workers: Workers | None) -> str:
 
 
 def _for(since: datetime | None, now: datetime) -> str:
-    """Say how long, in at most one unit: at three in the morning "2 hours" is exact enough."""
+    """Return the duration in one unit: "for 2 hours" is exact enough here."""
     if since is None or now - since < timedelta(minutes=1):
         return ""
     return gettext("for %(time)s") % {"time": lasting(since, now, depth=1)}

@@ -14,8 +14,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ...lifecycle.dead_queues import Burial, read_burial
 from ...models import Message, PoisonRecord, Queue
-from ...templatetags.deadletter_dashboard import age
 from ...text import visible
+from ...times import age
 from ..base import as_id
 from ..error_text import hidden_text
 from ..render import reason_name

@@ -16,8 +16,7 @@ from django.utils import translation
 from deadletter import FailureReason, lifecycle, send
 from deadletter.admin import counts
 from deadletter.admin.counts import count_states
-from deadletter.admin.dashboard import attempts as attempt_bars
-from deadletter.admin.dashboard import queues as queue_table
+from deadletter.admin.dashboard import attempt_bars, queue_table
 from deadletter.admin.messages import filters
 from deadletter.lifecycle import Failure
 from deadletter.models import Breaker, Count, PoisonRecord, Queue, State, WorkerProcess

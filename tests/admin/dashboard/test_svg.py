@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deadletter.admin.dashboard.svg import Frame, compact, lines, sparkline, stacked_bars, ticks
+from deadletter.admin.dashboard.svg import (
+    ChartFrame,
+    compact,
+    lines,
+    sparkline,
+    stacked_bars,
+    ticks,
+)
 
-FRAME = Frame(width=100, height=100, left=0, right=0, top=0, bottom=0)
+FRAME = ChartFrame(width=100, height=100, left=0, right=0, top=0, bottom=0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""How do series become a chart, a legend with sums, and a table? Every number leads to its rows."""
+"""
+One chart of the dashboard as HTML: the plot, a legend with sums, and a table.
+
+Every number links to the rows behind it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from ...operations.series import Series, Window
-from .svg import Bars, Chart, Line
+from .svg import BarSeries, Chart, LineSeries
 
-# Written here and not in a template, which takes five times as long for hundreds of them.
+# Formatted here and not in a template, which takes five times as long for hundreds of cells.
 _LINKED = '<td class="dl-number"><a href="{}">{}</a></td>'
 _PLAIN = '<td class="dl-number">{}</td>'
 _ROW = '<tr><th scope="row">{}</th>{}</tr>'
@@ -23,8 +27,8 @@ _LINKED_SLOT = f'<a href="{{}}" tabindex="-1">{_SLOT}</a>'
 
 
 @dataclass(frozen=True)
-class Strand:
-    """A series on its way to a chart, and the address of the rows behind it, "" if not allowed."""
+class FigureSeries:
+    """The values of one series, and the URL of the rows behind it ("" without permission)."""
 
     label: str
     colour: str
@@ -33,34 +37,34 @@ class Strand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A chart that is still to be drawn."""
+class FigureSpec:
+    """What a figure shows, before it is drawn."""
 
     key: str
     title: str
     empty: str
-    #: The rows behind a step, whatever the strand.
+    #: The rows behind a time step, of all series together.
     url: str
-    strands: Sequence[Strand]
+    series: Sequence[FigureSeries]
     chart: Callable[..., Chart]
 
 
 @dataclass(frozen=True)
-class Axis:
-    """The time, which all charts share: of each step its label, its name, and how to ask for it."""
+class TimeAxis:
+    """The time axis that all charts share: for each step its label, its name and its query."""
 
     labels: list[str]
     moments: list[str]
     queries: list[str]
-    #: How to ask for all of it.
+    #: The query for the whole window.
     query: str
 
     @classmethod
-    def of(cls, series: Series) -> Axis:
+    def of(cls, series: Series) -> TimeAxis:
         local = [timezone.localtime(point.at) for point in series.points]
         starts = [_since(point.at) for point in series.points]
         ends = [_until(point.until) for point in series.points]
-        # What a clock that runs ahead counted is in the last step: it has no end.
+        # The last step has no end: it includes what a host with a fast clock counted.
         ends[-1] = ""
         return cls(
             [_label(at, series.window) for at in local],
@@ -71,8 +75,8 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Legend:
-    """A series: its name, its sum, and the class that gives its colour."""
+class LegendEntry:
+    """A series in the legend: its name, its sum, and the CSS class suffix of its colour."""
 
     label: str
     total: str
@@ -81,30 +85,30 @@ class Legend:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of time: a line of the table, and where the pointer is told what happened."""
+class TimeStep:
+    """A time step: its row of the table, and the area of the plot with its tooltip."""
 
     row: SafeString
-    #: Nothing where nothing happened.
+    #: Empty if all values are 0.
     slot: SafeString
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class Figure:
     key: str
     title: str
-    #: What it shows, in a sentence, for who cannot see it.
+    #: The chart in one sentence, for screen readers.
     description: str
     empty: str
     chart: Chart
-    legend: list[Legend]
-    steps: list[Step]
-    #: Whether there is nothing to draw.
+    legend: list[LegendEntry]
+    steps: list[TimeStep]
+    #: True if all values are 0.
     quiet: bool
 
     @property
     def rows(self) -> SafeString:
-        """The lines of the table, the newest first."""
+        """The rows of the table, the newest first."""
         return format_html_join("", "{}", ((step.row,) for step in reversed(self.steps)))
 
     @property
@@ -112,44 +116,44 @@ class Drawn:
         return format_html_join("", "{}", ((step.slot,) for step in self.steps))
 
     @property
-    def bars(self) -> Iterator[tuple[str, Bars]]:
+    def bars(self) -> Iterator[tuple[str, BarSeries]]:
         return ((self.legend[bars.series].colour, bars) for bars in self.chart.bars if bars.bars)
 
     @property
-    def lines(self) -> Iterator[tuple[str, Line]]:
+    def lines(self) -> Iterator[tuple[str, LineSeries]]:
         return ((self.legend[line.series].colour, line) for line in self.chart.lines)
 
 
-def draw_plan(plan: Plan, axis: Axis) -> Drawn:
+def draw_figure(spec: FigureSpec, axis: TimeAxis) -> Figure:
     legend = [
-        Legend(strand.label, _shown(sum(strand.values)), _at(strand.url, axis.query), strand.colour)
-        for strand in plan.strands
+        LegendEntry(one.label, _shown(sum(one.values)), _at(one.url, axis.query), one.colour)
+        for one in spec.series
     ]
-    quiet = not any(any(strand.values) for strand in plan.strands)
-    chart = plan.chart([strand.values for strand in plan.strands], labels=axis.labels)
-    return Drawn(
-        key=plan.key,
-        title=plan.title,
-        description=", ".join(f"{entry.label} {entry.total}" for entry in legend) or plan.empty,
-        empty=plan.empty,
+    quiet = not any(any(one.values) for one in spec.series)
+    chart = spec.chart([one.values for one in spec.series], labels=axis.labels)
+    return Figure(
+        key=spec.key,
+        title=spec.title,
+        description=", ".join(f"{entry.label} {entry.total}" for entry in legend) or spec.empty,
+        empty=spec.empty,
         chart=chart,
         legend=legend,
-        # What is not drawn has no table.
-        steps=[] if quiet else [_step(plan, axis, chart, n) for n in range(len(axis.labels))],
+        # A chart without values has no table.
+        steps=[] if quiet else [_step(spec, axis, chart, n) for n in range(len(axis.labels))],
         quiet=quiet,
     )
 
 
-def _step(plan: Plan, axis: Axis, chart: Chart, n: int) -> Step:
+def _step(spec: FigureSpec, axis: TimeAxis, chart: Chart, n: int) -> TimeStep:
     label, query = axis.moments[n], axis.queries[n]
-    texts = [_shown(strand.values[n]) for strand in plan.strands]
-    urls = [_at(strand.url, query) for strand in plan.strands]
+    texts = [_shown(one.values[n]) for one in spec.series]
+    urls = [_at(one.url, query) for one in spec.series]
     row = format_html(_ROW, label, _cells(urls, texts))
-    if not any(strand.values[n] for strand in plan.strands):
-        return Step(row, SafeString(""))
-    numbers = zip(plan.strands, texts, strict=True)
-    told = f"{label}: {', '.join(f'{strand.label} {text}' for strand, text in numbers)}"
-    return Step(row, _slot(_at(plan.url, query), chart.area(n), told))
+    if not any(one.values[n] for one in spec.series):
+        return TimeStep(row, SafeString(""))
+    numbers = zip(spec.series, texts, strict=True)
+    tooltip = f"{label}: {', '.join(f'{one.label} {text}' for one, text in numbers)}"
+    return TimeStep(row, _slot(_at(spec.url, query), chart.area(n), tooltip))
 
 
 def _cells(urls: list[str], texts: list[str]) -> SafeString:
@@ -158,8 +162,10 @@ def _cells(urls: list[str], texts: list[str]) -> SafeString:
     return format_html_join("", _PLAIN, ((text,) for text in texts))
 
 
-def _slot(url: str, area: str, told: str) -> SafeString:
-    return format_html(_LINKED_SLOT, url, area, told) if url else format_html(_SLOT, area, told)
+def _slot(url: str, area: str, tooltip: str) -> SafeString:
+    if url:
+        return format_html(_LINKED_SLOT, url, area, tooltip)
+    return format_html(_SLOT, area, tooltip)
 
 
 def _at(url: str, query: str) -> str:
@@ -175,22 +181,22 @@ def _until(at: datetime) -> str:
 
 
 def _label(local: datetime, window: Window) -> str:
-    """Label round times: every quarter of an hour, every six hours, every day."""
+    """Return the label of a round time (every 15 minutes, 6 hours or day), "" for the others."""
     if window.name == "hour":
         return f"{local:%H:%M}" if local.minute % 15 == 0 else ""
     if window.name == "day":
         return f"{local:%H:%M}" if local.hour % 6 == 0 else ""
-    # The step in which a day begins; where the zone is off by hours, that is not at midnight.
+    # The step in which a day begins: steps follow UTC, so local midnight may be inside one.
     midnight = local.replace(hour=0, minute=0)
     return date_format(local, "D") if local - midnight < window.step else ""
 
 
 def _moment(local: datetime, window: Window) -> str:
-    """Say when a step began: in a week no day comes twice at the same time."""
+    """Return when a step began. The name of the day is enough: no window is longer than a week."""
     time = date_format(local, "TIME_FORMAT")
     return time if window.name == "hour" else f"{date_format(local, 'D')} {time}"
 
 
 def _shown(n: int) -> str:
-    # Below a thousand there is nothing to group, and most numbers of a chart are.
+    # Most numbers of a chart are below 1,000 and have no digits to group.
     return str(n) if n < 1_000 else number_format(n, use_l10n=True, force_grouping=True)

@@ -1,4 +1,4 @@
-"""Who is there to do the work, and which names are held back?"""
+"""The live workers, and the message names that an open circuit breaker holds back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..error_text import hidden_text
 from ..workers import ALIVE
 from .links import Links
 
-#: Rows read, and live workers and breakers listed.
+#: Worker rows read; live workers and breakers listed.
 READ, SHOWN = 200, 8
 
 
 @dataclass(frozen=True)
-class WorkerLine:
+class WorkerRow:
     name: str
     url: str
     queues: str
@@ -29,31 +29,31 @@ class WorkerLine:
 
 
 @dataclass(frozen=True)
-class BreakerLine:
+class BreakerRow:
     name: str
     url: str
     error: str
     failures: int
     opened_at: datetime
-    #: When the next message is tried; None: at once.
+    #: When the next message is tried; None if at once.
     until: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
-    """None and empty where the person may not look."""
+class WorkerTable:
+    """Workers and breakers; fields the user may not see are None or empty."""
 
-    alive: list[WorkerLine] | None = None
-    #: Names of workers that stopped without saying so, and when one was last seen.
+    alive: list[WorkerRow] | None = None
+    #: Names of workers that disappeared without a shutdown, and when the last of them was seen.
     lost: list[str] = field(default_factory=list)
     lost_at: datetime | None = None
     served: Served = field(default_factory=lambda: Served(()))
     all_url: str = ""
-    breakers: list[BreakerLine] | None = None
+    breakers: list[BreakerRow] | None = None
     breakers_url: str = ""
 
     @property
-    def shown(self) -> list[WorkerLine]:
+    def shown(self) -> list[WorkerRow]:
         return (self.alive or [])[:SHOWN]
 
     @property
@@ -61,7 +61,7 @@ class Workers:
         return max(len(self.alive or []) - SHOWN, 0)
 
 
-def read_workers(links: Links, now: datetime, using: str) -> Workers | None:
+def read_worker_table(links: Links, now: datetime, using: str) -> WorkerTable | None:
     if not (links.workers or links.breakers):
         return None
     found: dict[str, Any] = {}
@@ -71,7 +71,7 @@ def read_workers(links: Links, now: datetime, using: str) -> Workers | None:
         rows = Breaker.objects.using(using).open(now).order_by("opened_at", "name")[:SHOWN]
         found["breakers"] = [_breaker(links, row, now) for row in rows]
         found["breakers_url"] = links.to(Breaker, "breaker_changelist")
-    return Workers(**found)
+    return WorkerTable(**found)
 
 
 def _workers(links: Links, now: datetime, using: str) -> dict[str, Any]:
@@ -87,8 +87,8 @@ def _workers(links: Links, now: datetime, using: str) -> dict[str, Any]:
     }
 
 
-def _worker(links: Links, row: WorkerProcess) -> WorkerLine:
-    return WorkerLine(
+def _worker(links: Links, row: WorkerProcess) -> WorkerRow:
+    return WorkerRow(
         row.name,
         links.to(WorkerProcess, "workerprocess_change", row.pk),
         ", ".join(_names(row)),
@@ -100,8 +100,8 @@ def _worker(links: Links, row: WorkerProcess) -> WorkerLine:
     )
 
 
-def _breaker(links: Links, row: Breaker, now: datetime) -> BreakerLine:
-    return BreakerLine(
+def _breaker(links: Links, row: Breaker, now: datetime) -> BreakerRow:
+    return BreakerRow(
         row.name,
         links.to(Breaker, "breaker_change", row.pk),
         row.error if links.texts else hidden_text(row.error),

@@ -1,4 +1,4 @@
-"""What is in each queue, how old is it, how fast does it move?"""
+"""The queues: messages by state, the age of the oldest due message, and rates."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ...status import Status
 from ..counts import IN_A_LIST, Capped, waiting_counts
 from .links import Links
 
-#: Queues on the page, in the order of their names; the others are one link away.
+#: Queues listed, in the order of their names; a link leads to the others.
 SHOWN = 20
 #: What a waiting message does, inside the statement.
 _SCHEDULED, _ACTIVE, _FAILED = range(3)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A number and the rows behind it."""
+class StateCell:
+    """A number of messages and the URL of their list."""
 
     label: str
     n: Capped
@@ -38,8 +38,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Rate:
-    """So many a minute, and the counters that say so."""
+class RateCell:
+    """A number per minute and the URL of the counters behind it."""
 
     label: str
     text: str
@@ -48,25 +48,25 @@ class Rate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueLine:
+class QueueRow:
     name: str
     url: str
     paused: bool
-    #: Whether it only keeps the dead of other queues: nobody need serve it.
+    #: True for a dead queue: it needs no worker.
     keeps: bool
-    cells: list[Cell]
-    #: Since when its first message has been due.
+    cells: list[StateCell]
+    #: Since when the oldest pending message has been due.
     due_since: datetime | None
     due_url: str
-    rates: list[Rate]
-    #: Whether nothing was completed in the time of the rates; not known counts as no.
+    rates: list[RateCell]
+    #: True if nothing was completed in the time of the rates; False if that is not known.
     is_idle: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queues:
-    lines: list[QueueLine]
-    #: Labels of the states and rates that may be seen.
+class QueueTable:
+    lines: list[QueueRow]
+    #: Labels of the states and rates that the user may see.
     states: list[str]
     rates: list[str]
     with_messages: bool
@@ -74,7 +74,7 @@ class Queues:
     all_url: str
 
 
-def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
+def read_queue_table(links: Links, now: datetime, using: str) -> QueueTable | None:
     """Count each queue up to IN_A_LIST a state, and find since when its oldest message is due."""
     if not (links.queues or links.messages or links.poison or links.counts):
         return None
@@ -88,7 +88,7 @@ def read_queues(links: Links, now: datetime, using: str) -> Queues | None:
     rates = read_rates(now=now, using=using) if rated else None
     labels = {state: str(state.label) for state in State if _allowed(links, state)}
     kinds = _rate_labels() if rated else {}
-    return Queues(
+    return QueueTable(
         lines=[
             _line(
                 links,
@@ -162,17 +162,17 @@ def _line(
     queue: Any,
     due_since: datetime | None,
     labels: dict[State, str],
-    rates: list[Rate],
+    rates: list[RateCell],
     *,
     is_idle: bool,
-) -> QueueLine:
-    return QueueLine(
+) -> QueueRow:
+    return QueueRow(
         name=queue.name,
         url=links.to(Queue, "queue_change", queue.pk),
         paused=queue.paused,
         keeps=queue.keeps,
         cells=[
-            Cell(label, _count(queue, state), links.state(queue, state), state.value)
+            StateCell(label, _count(queue, state), links.state(queue, state), state.value)
             for state, label in labels.items()
         ],
         due_since=due_since,
@@ -198,11 +198,11 @@ def _rate_labels() -> dict[str, str]:
 
 def _rates(
     links: Links, queue: Any, labels: dict[str, str], rates: dict[str, Rates] | None, now: datetime
-) -> list[Rate]:
+) -> list[RateCell]:
     found = (rates or {}).get(queue.name, Rates())
     since = rates_since(now)
     return [
-        Rate(
+        RateCell(
             label,
             _per_minute(getattr(found, what)),
             links.counters(what=what, queue=queue.name, since=since),

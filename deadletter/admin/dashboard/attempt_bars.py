@@ -1,4 +1,4 @@
-"""How often were the messages tried that failed and are not done?"""
+"""A bar chart of the failed messages that are still in a queue, by their number of attempts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from .links import Links
 
 
 @dataclass(frozen=True)
-class Bar:
+class AttemptBar:
     label: str
     n: Capped
-    #: Of a hundred of the highest.
+    #: Percent of the highest bar.
     share: int
     url: str
 
 
 @dataclass(frozen=True)
-class Retries:
-    bars: list[Bar]
-    #: Whether there is any such message.
+class AttemptBars:
+    bars: list[AttemptBar]
+    #: True if there is a failed message.
     any: bool
     url: str
 
 
-def read_retries(links: Links, using: str) -> Retries | None:
-    """Count the newest of them by attempts, in one statement."""
+def read_attempt_bars(links: Links, using: str) -> AttemptBars | None:
+    """Count the newest failed messages by attempts, in one statement."""
     if not links.messages:
         return None
     found = (
@@ -40,9 +40,9 @@ def read_retries(links: Links, using: str) -> Retries | None:
     )
     more = found["every"] == REACH
     highest = max(*(found[band.key] for band in BANDS), 1)
-    return Retries(
+    return AttemptBars(
         [
-            Bar(
+            AttemptBar(
                 band.label,
                 Capped(found[band.key], more),
                 round(100 * found[band.key] / highest),

@@ -1,4 +1,4 @@
-"""Which causes of death are new, and which grow the fastest?"""
+"""The groups of dead letters that grow the fastest, and those that are new."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from ...models import Message, PoisonRecord
 from ...operations.growth import COUNTED, HOURS, Growth, growing
 from ..counts import Capped
 from .links import Links
-from .svg import Spark, sparkline
+from .svg import Sparkline, sparkline
 
 #: Groups in each of the two lists.
 SHOWN = 5
 
 
 @dataclass(frozen=True)
-class GroupLine:
+class GroupRow:
     growth: Growth
-    #: Whether it began within the hours shown.
+    #: True if the group began within the hours shown.
     new: bool
     day: Capped
-    spark: Spark
-    #: The same in words, for who cannot see it.
+    spark: Sparkline
+    #: The sparkline in words, for screen readers.
     told: str
     url: str
     day_url: str
 
 
 @dataclass(frozen=True)
-class Groups:
-    fastest: list[GroupLine]
-    #: Those that began last, without those that are above already.
-    newest: list[GroupLine]
+class GroupTable:
+    fastest: list[GroupRow]
+    #: The groups that began last, without those in `fastest`.
+    newest: list[GroupRow]
     all_url: str
 
 
-def read_groups(links: Links, now: datetime, using: str) -> Groups | None:
+def read_group_table(links: Links, now: datetime, using: str) -> GroupTable | None:
     if not links.poison:
         return None
     found = growing(limit=SHOWN, using=using)
     since = now - timedelta(hours=HOURS)
 
-    def lines(groups: Iterable[Growth]) -> list[GroupLine]:
+    def lines(groups: Iterable[Growth]) -> list[GroupRow]:
         return [_line(links, growth, since) for growth in groups]
 
     all_url = links.to(PoisonRecord, "poisonrecord_changelist")
     others = [growth for growth in found.newest if growth not in found.fastest]
-    return Groups(lines(found.fastest), lines(others), all_url)
+    return GroupTable(lines(found.fastest), lines(others), all_url)
 
 
-def _line(links: Links, growth: Growth, since: datetime) -> GroupLine:
+def _line(links: Links, growth: Growth, since: datetime) -> GroupRow:
     hours = [Capped(min(n, COUNTED), n > COUNTED) for n in growth.hours]
     told = gettext("Dead letters by the hour of their death, the oldest first: %(hours)s") % {
         "hours": ", ".join(str(n) for n in hours)
@@ -61,10 +61,10 @@ def _line(links: Links, growth: Growth, since: datetime) -> GroupLine:
     url = links.records(fingerprint=growth.fingerprint)
     day_url = links.records(fingerprint=growth.fingerprint, since=since)
     if growth.is_buried:
-        # There are no records to list: all of it lies in dead queues.
+        # All of the group is in dead queues: there are no poison records to list.
         buried = links.to(Message, "message_changelist", group=growth.fingerprint)
         url, day_url = buried or url, buried or day_url
-    return GroupLine(
+    return GroupRow(
         growth,
         growth.first_seen > since,
         Capped(growth.day, growth.capped),

@@ -1,4 +1,4 @@
-"""Which streams are halted, and which have been blocked the longest?"""
+"""The streams that are halted or blocked, the longest first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ...operations.streams import COUNTED
 from ..counts import Capped
 from .links import Links
 
-#: Streams on the page; each costs a few index probes.
+#: Streams listed; each costs a few index probes.
 SHOWN = 6
-#: Records that halt a stream, looked at for their number and the oldest of them.
+#: Halting poison records read to count the halted streams and to find the oldest halt.
 HALTS = 1_000
 
 
 @dataclass(frozen=True)
-class StreamLine:
+class StreamRow:
     held: HeldStream
     waiting: Capped
     rows_url: str
@@ -29,26 +29,26 @@ class StreamLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Streams:
-    lines: list[StreamLine]
+class StreamTable:
+    lines: list[StreamRow]
     halted: Capped
-    #: When the first of them was halted.
+    #: The time of the oldest halt.
     since: datetime | None
     all_url: str
 
 
-def read_streams(links: Links, using: str) -> Streams | None:
+def read_stream_table(links: Links, using: str) -> StreamTable | None:
     if not links.messages:
         return None
     halts = PoisonRecord.objects.using(using).filter(halts=True)
-    # In the order of the partial index that knows only these.
+    # In the order of the partial index on halting records.
     rows = halts.order_by("queue", "stream", "message_id")
     found = rows.values("poisoned_at", both=Concat("queue", Value("\n"), "stream"))[
         : HALTS + 1
     ].aggregate(
         every=Count("poisoned_at"), names=Count("both", distinct=True), since=Min("poisoned_at")
     )
-    return Streams(
+    return StreamTable(
         lines=_lines(links, list_streams(limit=SHOWN, using=using), using),
         halted=Capped(found["names"], found["every"] > HALTS),
         since=found["since"],
@@ -56,21 +56,21 @@ def read_streams(links: Links, using: str) -> Streams | None:
     )
 
 
-def _lines(links: Links, streams: list[HeldStream], using: str) -> list[StreamLine]:
+def _lines(links: Links, streams: list[HeldStream], using: str) -> list[StreamRow]:
     names = {held.queue for held in streams}
     rows = Queue.objects.using(using).filter(name__in=names) if names else []
     ids = {queue.name: queue.pk for queue in rows}
     return [_line(links, held, ids[held.queue]) for held in streams if held.queue in ids]
 
 
-def _line(links: Links, held: HeldStream, queue_id: int) -> StreamLine:
+def _line(links: Links, held: HeldStream, queue_id: int) -> StreamRow:
     if held.poison_id is not None:
         holder = links.to(PoisonRecord, "poisonrecord_change", held.poison_id)
     elif held.message_id is not None:
         holder = links.to(Message, "message_change", held.message_id)
     else:
         holder = ""
-    return StreamLine(
+    return StreamRow(
         held,
         Capped(min(held.waiting, COUNTED), held.waiting > COUNTED),
         links.to(
