@@ -15,7 +15,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext_lazy as _
 
 from ..models import NO_REASON, Count, Span
-from ..text import visible
+from ..text import page_text
 from .base import ReadOnlyAdmin
 from .counter_filters import (
     COUNTED,
@@ -104,11 +104,11 @@ class CountAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("queue"))
     def queue_shown(self, row: Count) -> str:
-        return visible(row.queue, limit=80)
+        return page_text(row.queue, limit=80)
 
     @admin.display(description=_("name"))
     def name_shown(self, row: Count) -> str:
-        return visible(row.name, limit=80)
+        return page_text(row.name, limit=80)
 
     @admin.display(description=_("reason"))
     def why(self, row: Count) -> str:
