@@ -19,7 +19,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
 from .durations import as_timedelta
-from .error_details import shown
+from .text import short_repr
 
 #: Each queue by itself, where a rule counts; without a queue, all of them are counted together.
 EACH = "*"
@@ -105,7 +105,7 @@ def _rules(value: Any) -> Iterable[Rule]:
     found: dict[tuple[str, str], Rule] = {}
     for kind, options in _mapping(value, "rules").items():
         if kind not in KINDS:
-            raise ValueError(f"rules: unknown rule {shown(kind)} (known: {', '.join(KINDS)})")
+            raise ValueError(f"rules: unknown rule {short_repr(kind)} (known: {', '.join(KINDS)})")
         # Off, without having to be taken out.
         if options is False or options is None:
             continue
@@ -134,13 +134,13 @@ def _rule(kind: str, value: Any) -> Rule:
 def _channels(value: Any) -> Iterable[Channel]:
     for name, options in _mapping(value, "channels").items():
         if not (str(name).isprintable() and 0 < len(str(name)) <= 100):
-            raise ValueError(f"channels: {shown(name)} is no name")
+            raise ValueError(f"channels: {short_repr(name)} is no name")
         where = f"channels: {name}"
         given = _mapping(options, where)
         kind = given.get("type")
         if not isinstance(kind, str) or kind not in _CHANNELS:
             raise ValueError(
-                f"{where}: 'type' must be one of {', '.join(_CHANNELS)}, got {shown(kind)}"
+                f"{where}: 'type' must be one of {', '.join(_CHANNELS)}, got {short_repr(kind)}"
             )
         yield _CHANNELS[kind](name, given, where)
 
@@ -149,7 +149,7 @@ def _email(name: str, given: Mapping[str, Any], where: str) -> Channel:
     _known(given, ("type", "to", "from", "timeout"), where)
     to = given.get("to", ())
     if not isinstance(to, list | tuple) or ("to" in given and not to):
-        raise TypeError(f"{where}: 'to' must be a list of addresses, got {shown(to)}")
+        raise TypeError(f"{where}: 'to' must be a list of addresses, got {short_repr(to)}")
     for address in to:
         _address(address, f"{where}: to")
     if "from" in given:
@@ -167,7 +167,7 @@ def _address(value: Any, where: str) -> None:
     try:
         validate_email(value)
     except ValidationError:
-        raise ValueError(f"{where}: {shown(value)} is not an e-mail address") from None
+        raise ValueError(f"{where}: {short_repr(value)} is not an e-mail address") from None
 
 
 def _webhook(name: str, given: Mapping[str, Any], where: str) -> Channel:
@@ -206,8 +206,8 @@ def _url(value: Any, where: str, *, plain: bool) -> str:
     if parts.scheme == "https" or (parts.scheme == "http" and (plain or host in _PLAIN_HOSTS)):
         return str(value)
     raise ValueError(
-        f"{where}: 'url' must be https, got {shown(parts.scheme)} (http is accepted for localhost, "
-        "or with 'allow_http': True)"
+        f"{where}: 'url' must be https, got {short_repr(parts.scheme)} "
+        "(http is accepted for localhost, or with 'allow_http': True)"
     )
 
 
@@ -245,12 +245,12 @@ def _known(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None
         if key not in known:
             place = f"{where}: " if where else ""
             names = ", ".join(known) or "none"
-            raise ValueError(f"{place}unknown option {shown(key)} (known: {names})")
+            raise ValueError(f"{place}unknown option {short_repr(key)} (known: {names})")
 
 
 def _flag(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{where}: expected True or False, got {shown(value)}")
+        raise TypeError(f"{where}: expected True or False, got {short_repr(value)}")
     return value
 
 
@@ -267,13 +267,15 @@ def _perhaps_never(value: Any, where: str) -> timedelta | None:
 
 def _number(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
-        raise ValueError(f"{where}: expected 0 to {LARGEST:,}, got {shown(value)}")
+        raise ValueError(f"{where}: expected 0 to {LARGEST:,}, got {short_repr(value)}")
     return value
 
 
 def _queue(value: Any, where: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 200:
-        raise ValueError(f"{where}: expected the name of a queue, or {EACH!r}, got {shown(value)}")
+        raise ValueError(
+            f"{where}: expected the name of a queue, or {EACH!r}, got {short_repr(value)}"
+        )
     return value
 
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from django.utils.dateparse import parse_duration
 
-from .error_details import shown
+from .text import short_repr
 
 Duration = timedelta | float | int | str
 
@@ -52,7 +52,7 @@ def as_timedelta(value: Duration, *, field: str = "duration") -> timedelta:
     if found is None or not timedelta(0) <= found <= LONGEST:
         raise ValueError(
             f"{field}: expected a duration from 0 to 100 years, such as {EXAMPLES}, "
-            f"got {shown(value)}"
+            f"got {short_repr(value)}"
         )
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,50 +13,12 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from .status import FailureReason
+from .text import short_repr, storable_text
 
-#: Bytes of error text kept per message.
-ERROR_LIMIT = 64 * 1024
 #: Bytes of traceback kept per attempt in the history.
 TRACEBACK_LIMIT = 16 * 1024
 #: Attempts remembered per message; the oldest entry goes first.
 HISTORY_LIMIT = 25
-
-
-def printable(text: object, *, limit: int = ERROR_LIMIT) -> str:
-    """
-    Make any object text that every database and terminal can take, at most `limit` bytes.
-
-    Recording a failure must not fail: PostgreSQL refuses NUL, both databases refuse lone
-    surrogates, and `__str__` itself may raise.
-    """
-    try:
-        text = str(text)
-    except BaseException as error:  # noqa: BLE001 - any class may raise anything here
-        text = f"<unprintable {type(error).__name__}>"
-    if len(text) <= limit and _PLAIN.fullmatch(text):
-        return text
-    head = text[: limit + 1]  # a character has one byte at least: no need to encode 50 MB
-    clean = head.encode("utf-8", "replace").decode("utf-8").translate(_UNPRINTABLE)
-    data = clean.encode()
-    if len(data) <= limit and len(head) == len(text):
-        return clean
-    return data[: limit - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
-
-
-def shown(value: object) -> str:
-    """Return a value as an error message may quote it. An integer of 5,000 digits has no repr."""
-    try:
-        return f"{value!r:.100}"
-    except Exception as error:  # noqa: BLE001 - any class may raise anything here
-        return f"<{type(value).__name__}: {type(error).__name__}>"
-
-
-_CUT = "[…]"
-#: Almost all text: ASCII, so a byte for a character, and nothing to replace.
-_PLAIN = re.compile(r"[\t\n -~]*")
-#: Control characters other than tab and newline, as the replacement character.
-_UNPRINTABLE = dict.fromkeys((*range(32), *range(127, 160)), "�")
-del _UNPRINTABLE[ord("\t")], _UNPRINTABLE[ord("\n")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +35,7 @@ def describe(error: BaseException) -> Description:
     """Take from an exception what an operator needs. Never raises."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else _path(kind)
-    text = printable(error)
+    text = storable_text(error)
     try:
         lines = _formatted(error)
     except BaseException as problem:  # noqa: BLE001 - as above
@@ -82,7 +43,7 @@ def describe(error: BaseException) -> Description:
     return Description(
         text=f"{name}: {text}" if text else name,
         # The end of a traceback says what happened: cut the beginning.
-        traceback=printable(lines[-TRACEBACK_LIMIT:], limit=TRACEBACK_LIMIT),
+        traceback=storable_text(lines[-TRACEBACK_LIMIT:], limit=TRACEBACK_LIMIT),
         exception=name,
         frame=_top_frame(error.__traceback__),
     )
@@ -276,7 +237,9 @@ class ErrorDetails:
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES:
-            raise ValueError(f"category: expected one of {CATEGORIES}, got {shown(self.category)}")
+            raise ValueError(
+                f"category: expected one of {CATEGORIES}, got {short_repr(self.category)}"
+            )
 
     @property
     def is_retryable(self) -> bool:
@@ -322,7 +285,7 @@ class ErrorDetails:
         """An error the application decided on; an exception is described as a failure is."""
         if isinstance(text, BaseException):
             text = describe(text).text
-        return cls(category="application", text=printable(text))
+        return cls(category="application", text=storable_text(text))
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON can keep it; `from_dict` reads it back equal."""
@@ -343,7 +306,7 @@ class ErrorDetails:
                 rest = {key: value for key, value in given.items() if key != "type"}
                 values["message_type"] = _TYPES[given["type"]](**rest)
             if not isinstance(values["text"], str):
-                raise TypeError(f"text is {shown(values['text'])}")
+                raise TypeError(f"text is {short_repr(values['text'])}")
             return cls(**values)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not an error: {describe(error).text}") from None

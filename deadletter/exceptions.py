@@ -8,7 +8,7 @@ from datetime import timedelta
 from django.db import OperationalError
 
 from .durations import as_timedelta
-from .error_details import shown
+from .text import short_repr
 
 
 class DeadletterError(Exception):
@@ -62,7 +62,7 @@ class InstanceNotRunning(MessageRejected):
 
     def __init__(self, id: object, status: str | None) -> None:
         what = "there is none" if status is None else f"it has {status}"
-        super().__init__("instance", f"{shown(id)} is not running: {what}")
+        super().__init__("instance", f"{short_repr(id)} is not running: {what}")
 
 
 class LeaseLost(DeadletterError):

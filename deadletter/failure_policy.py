@@ -16,8 +16,8 @@ from typing import Any
 
 from .backoff import Backoff
 from .durations import as_timedelta
-from .error_details import shown
 from .status import FailureReason
+from .text import short_repr
 
 #: Says "the level below decides", where None means "no limit" or "no cooldown".
 UNNAMED: Any = object()
@@ -159,7 +159,7 @@ def _largest(limits: list[int | None]) -> int | None:
 def read_reasons(value: Any) -> dict[FailureReason, Policy]:
     """Read policies by reason. Raises ValueError that says which key is wrong."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"expected an object of failure reasons, got {shown(value)}")
+        raise ValueError(f"expected an object of failure reasons, got {short_repr(value)}")
     return {_reason(key): _policy(_reason(key).name, policy) for key, policy in value.items()}
 
 
@@ -208,7 +208,7 @@ def _reason(key: Any) -> FailureReason:
     known = FailureReason.__members__.get(key) if isinstance(key, str) else None
     if known is None:
         names = ", ".join(reason.name for reason in FailureReason if reason != _OWN_LIMIT)
-        raise ValueError(f"{shown(key)} is not a failure reason (there are: {names})")
+        raise ValueError(f"{short_repr(key)} is not a failure reason (there are: {names})")
     if known is _OWN_LIMIT:
         raise ValueError(f"{known.name}: its limit is the field unregistered_attempts")
     return known
@@ -220,10 +220,12 @@ _OWN_LIMIT = FailureReason.UNREGISTERED
 
 def _policy(reason: str, value: Any) -> Policy:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{reason}: expected an object, got {shown(value)}")
+        raise ValueError(f"{reason}: expected an object, got {short_repr(value)}")
     for key in value:
         if key not in _KEYS:
-            raise ValueError(f"{reason}: unknown key {shown(key)} (there are: {', '.join(_KEYS)})")
+            raise ValueError(
+                f"{reason}: unknown key {short_repr(key)} (there are: {', '.join(_KEYS)})"
+            )
     read: dict[str, Any] = {}
     for key, item in value.items():
         where = f"{reason}: {key}"
@@ -243,7 +245,7 @@ def _attempts(where: str, value: Any) -> int | None:
     if value is not None and not (is_number and 0 <= value <= MOST_ATTEMPTS):
         raise ValueError(
             f"{where}: expected a whole number from 0 to {MOST_ATTEMPTS:,} or null, "
-            f"got {shown(value)}"
+            f"got {short_repr(value)}"
         )
     return value  # type: ignore[no-any-return]
 
@@ -251,5 +253,5 @@ def _attempts(where: str, value: Any) -> int | None:
 def _share(where: str, value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= 1:
-        raise ValueError(f"{where}: expected a number from 0 to 1, got {shown(value)}")
+        raise ValueError(f"{where}: expected a number from 0 to 1, got {short_repr(value)}")
     return float(value)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .error_details import ErrorDetails, shown
+from .error_details import ErrorDetails
 from .exceptions import Undecodable
+from .text import short_repr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +105,12 @@ def read_event(payload: Any) -> Event:
     name = payload.get("event") if isinstance(payload, dict) else None
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise Undecodable(f"the payload is no event of an instance: {shown(payload)}")
+        raise Undecodable(f"the payload is no event of an instance: {short_repr(payload)}")
     try:
         values = {item.name: payload[item.name] for item in fields(kind)}
         for field, wanted in _TYPES.items():
             if field in values and type(values[field]) is not wanted:
-                raise ValueError(f"{field} is {shown(values[field])}")
+                raise ValueError(f"{field} is {short_repr(values[field])}")
         if "error" in values:
             values["error"] = ErrorDetails.from_dict(values["error"])
         return kind(**values)

@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from . import tracing
-from .error_details import describe, printable
+from .error_details import describe
 from .log_writer import Pen
+from .text import log_line, storable_text
 
 logger = logging.getLogger("deadletter")
 
@@ -88,21 +89,14 @@ def flush() -> None:
 _pen = Pen(logger.handle)
 
 
-def one_line(text: str) -> str:
-    """Let no text look like a second line, or turn, hide or colour the rest of its own."""
-    if text.isascii() and text.isprintable():
-        return text
-    return text.replace("\n", " ⏎ ").replace("\t", " ").translate(_TURNING)
-
-
 def _shown(kept: object, value: object) -> object:
     if not isinstance(kept, str):
         return kept
-    return one_line(kept if len(kept) <= SHOWN // 4 else printable(value, limit=SHOWN))
+    return log_line(kept if len(kept) <= SHOWN // 4 else storable_text(value, limit=SHOWN))
 
 
 def _kept(value: object) -> object:
-    return value if _is_plain(value) else printable(value, limit=KEPT)
+    return value if _is_plain(value) else storable_text(value, limit=KEPT)
 
 
 def _is_harmless(value: object) -> bool:
@@ -114,14 +108,6 @@ def _is_harmless(value: object) -> bool:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (int, float))
-
-
-#: Marks that would turn or hide the rest of a line on a terminal, spelled out.
-_TURNING = {
-    number: f"\\u{number:04x}"
-    for marks in ((0x061C,), range(0x200B, 0x2010), range(0x2028, 0x202F), range(0x2060, 0x2070))
-    for number in marks
-}
 
 
 class _Formatter(logging.Formatter):
@@ -148,9 +134,9 @@ class TextFormatter(_Formatter):
         text = super().format(record)
         below = record.exc_text or ""
         if not below or not self._is_terminal:
-            return one_line(text + trace)
+            return log_line(text + trace)
         first = text.removesuffix(below).rstrip("\n") + trace
-        return "\n    ".join([one_line(first), *map(one_line, below.split("\n"))])
+        return "\n    ".join([log_line(first), *map(log_line, below.split("\n"))])
 
 
 class JSONFormatter(_Formatter):
@@ -166,7 +152,7 @@ class JSONFormatter(_Formatter):
         }
         if record.exc_info and "traceback" not in line:
             line["traceback"] = record.exc_text or self.formatException(record.exc_info)
-        return json.dumps(line, default=printable)
+        return json.dumps(line, default=storable_text)
 
 
 def configure(style: str | None, *, verbosity: int = 1) -> None:

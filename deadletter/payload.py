@@ -13,8 +13,8 @@ from uuid import UUID
 from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.functional import Promise
 
-from .error_details import printable
 from .exceptions import PayloadRejected, Undecodable
+from .text import storable_text
 
 #: Bytes of compact UTF-8 JSON.
 SIZE_LIMIT = 256 * 1024
@@ -227,7 +227,7 @@ def _written(node: Any, path: str) -> str:
     try:
         return str(_as_text(node))
     except Exception as error:  # noqa: BLE001 - a time with a zone, or a translation that fails
-        problem = printable(error, limit=200)
+        problem = storable_text(error, limit=200)
         raise PayloadRejected(path, f"{type(node).__name__} cannot be sent: {problem}") from None
 
 

@@ -14,9 +14,9 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..error_details import printable
 from ..models import Act, AuditedMessage, AuditEntry
 from ..operations.retry_outcomes import attach_outcomes, outcomes_of, settle_rows
+from ..text import storable_text
 from .base import ReadOnlyAdmin, as_id
 from .payloads import show_edit
 from .render import show_text
@@ -207,7 +207,7 @@ def _in_short(selection: dict[str, Any]) -> str:
         shown = ", ".join(str(id) for id in ids[:5])
         more = max(0, int(selection.get("count") or len(ids)) - 5)
         return gettext("%(ids)s and %(n)s more") % {"ids": shown, "n": more} if more else shown
-    return printable(", ".join(f"{key}={value}" for key, value in selection.items()), limit=200)
+    return storable_text(", ".join(f"{key}={value}" for key, value in selection.items()), limit=200)
 
 
 def _is_edit(entry: AuditEntry) -> bool:

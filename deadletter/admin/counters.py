@@ -23,7 +23,7 @@ from .. import clock
 from ..models import NO_REASON, Count, Span
 from ..operations.series import HOUR, WINDOWS
 from ..status import FailureReason
-from ..text import visible
+from ..text import page_text
 from .base import QueueFilter, ReadOnlyAdmin
 from .render import reason_name
 
@@ -252,11 +252,11 @@ class CountAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("queue"))
     def queue_shown(self, row: Count) -> str:
-        return visible(row.queue, limit=80)
+        return page_text(row.queue, limit=80)
 
     @admin.display(description=_("name"))
     def name_shown(self, row: Count) -> str:
-        return visible(row.name, limit=80)
+        return page_text(row.name, limit=80)
 
     @admin.display(description=_("reason"))
     def why(self, row: Count) -> str:

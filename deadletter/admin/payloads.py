@@ -16,7 +16,7 @@ from ..operations import diff
 from ..operations.hidden_values import HiddenValueMoved, has_marker, restore, same
 from ..operations.redaction import HIDDEN, redact
 from ..payload import decode
-from ..text import visible
+from ..text import page_text
 from .render import stored_text
 
 #: Bytes of a value on a page; the rest can be downloaded.
@@ -66,7 +66,7 @@ def read(row: models.Model, column: str) -> Stored:
 def show(stored: Stored) -> Shown:
     text = stored.text() if stored.value is not None else ""
     data = text.encode("utf-8", "replace")
-    return Shown(text=visible(text), problem=stored.problem, cut=len(data) > SHOWN)
+    return Shown(text=page_text(text), problem=stored.problem, cut=len(data) > SHOWN)
 
 
 def show_original(text: Any) -> Shown:

@@ -11,10 +11,10 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..error_details import printable
 from ..exceptions import Undecodable
 from ..payload import SIZE_LIMIT, decode
 from ..status import FailureReason
+from ..text import storable_text
 
 #: Bytes of a value on a page; indentation can make it many times its stored size.
 SHOWN_LIMIT = 2 * SIZE_LIMIT
@@ -37,7 +37,7 @@ _REASONS = {
 
 def show_text(text: str | None, problem: str = "") -> str:
     """Render text as it is, line breaks and all."""
-    shown = None if text is None else printable(text, limit=SHOWN_LIMIT)
+    shown = None if text is None else storable_text(text, limit=SHOWN_LIMIT)
     return render_to_string("admin/deadletter/text.html", {"text": shown, "problem": problem})
 
 
@@ -54,7 +54,7 @@ def stored_text(row: models.Model, column: str) -> tuple[str | None, str]:
         return rows.values_list(as_text, flat=True).first(), ""
     except (DatabaseError, UnicodeError) as error:
         unreadable = gettext("This value cannot be read.")
-        return None, f"{unreadable} {printable(error, limit=500)}"
+        return None, f"{unreadable} {storable_text(error, limit=500)}"
 
 
 def last_traceback(row: models.Model) -> str:
@@ -73,6 +73,6 @@ def reason_name(number: int | None) -> str:
 
 def moment(value: Any) -> Any:
     try:
-        return parse_datetime(value) or printable(value)
+        return parse_datetime(value) or storable_text(value)
     except (TypeError, ValueError):
-        return printable(value)
+        return storable_text(value)

@@ -14,11 +14,11 @@ from django.db.models.functions import Left
 
 from .. import sql
 from ..alert_rules import EACH, AlertPolicy, Rule
-from ..error_details import printable
 from ..lifecycle.dead_queues import as_record, read_burial
 from ..lifecycle.internal_queue import PREFIX, QUEUE
 from ..models import Message, PoisonRecord, Queue
 from ..patterns import is_pattern, wanted
+from ..text import storable_text
 
 #: Counts stop here unless a threshold is higher; more is shown as "10,000+".
 COUNTED = 10_000
@@ -213,9 +213,9 @@ def about(record: Any) -> dict[str, Any]:
         "message_id": record.message_id,
         "queue": record.queue,
         "name": record.name,
-        "exception": printable(record.exception, limit=200),
+        "exception": storable_text(record.exception, limit=200),
     }
 
 
 def sample(record: Any) -> str:
-    return printable(record.started or record.said or "", limit=SAMPLE)
+    return storable_text(record.started or record.said or "", limit=SAMPLE)

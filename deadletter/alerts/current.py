@@ -21,9 +21,9 @@ from django.utils.dateparse import parse_datetime
 from .. import clock
 from ..alert_rules import AlertPolicy
 from ..conf import get_settings
-from ..error_details import printable
 from ..logs import event
 from ..models import Alert, Message
+from ..text import notice_line, storable_text
 from . import wording
 from .conditions import COUNTED, Look, dead_letters
 from .notice import EVENTS
@@ -150,8 +150,8 @@ def _largest(look: Look, alert: dict[str, Any], subject: str) -> dict[str, Any] 
         for name, exception in known[:1]:
             return {
                 "fingerprint": fingerprint,
-                "name": wording.line(name),
-                "exception": wording.line(printable(exception or "", limit=200)),
+                "name": notice_line(name),
+                "exception": notice_line(storable_text(exception or "", limit=200)),
                 "count": count,
             }
     return None

@@ -12,6 +12,7 @@ from django.template.loader import render_to_string
 from django.utils import translation
 
 from ..alert_rules import Channel
+from ..text import notice_line
 from . import wording
 from .deadline import call_within
 from .failing import DeliveryFailed
@@ -70,7 +71,7 @@ def render(notice: dict[str, Any]) -> tuple[str, str]:
             "alerts": [_shown(alert) for alert in notice["alerts"]],
             "omitted": [(wording.event_word(e), n) for e, n in notice["omitted"].items()],
         }
-        return wording.line(subject, 200), render_to_string(TEMPLATE, context)
+        return notice_line(subject, 200), render_to_string(TEMPLATE, context)
 
 
 def admins() -> list[str]:

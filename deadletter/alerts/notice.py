@@ -22,6 +22,7 @@ from ..lifecycle.internal_queue import QUEUE, own_queue
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Alert, Message
 from ..payload import accept
+from ..text import notice_block, notice_line, notice_value
 from . import links, new_groups, wording
 from .conditions import COUNTED, Look
 
@@ -100,13 +101,13 @@ def send_test(*, using: str | None = None) -> list[str]:
 
 def describe_alert(look: Look, what: str, alert: Alert, *, fresh: int = 0) -> dict[str, Any]:
     """Return an alert as notices and signals carry it: plain values, nothing a person typed in."""
-    detail = {key: wording.clean(value) for key, value in alert.detail.items()}
+    detail = {key: notice_value(value) for key, value in alert.detail.items()}
     most = max(COUNTED, detail.get("above") or 0)
     found = {
         "event": what,
         "key": alert.key,
         "rule": alert.rule,
-        "subject": wording.line(alert.subject),
+        "subject": notice_line(alert.subject),
         "since": alert.since.isoformat(),
         "last_at": alert.last_at.isoformat(),
         "ended_at": alert.closed_at and alert.closed_at.isoformat(),
@@ -119,7 +120,7 @@ def describe_alert(look: Look, what: str, alert: Alert, *, fresh: int = 0) -> di
         "largest": None,
         **{key: detail.pop(key, None) for key in _PLAIN},
         "detail": detail,
-        "error": wording.block(alert.error) if look.policy.errors else "",
+        "error": notice_block(alert.error) if look.policy.errors else "",
         "url": links.link_to(look.policy.base_url, alert),
     }
     return {**found, "title": wording.title(found)}

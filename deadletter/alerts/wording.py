@@ -8,7 +8,6 @@ for the notice itself.
 
 from __future__ import annotations
 
-import unicodedata
 from datetime import datetime
 from typing import Any
 
@@ -17,51 +16,26 @@ from django.utils.dateparse import parse_datetime
 from django.utils.formats import number_format
 from django.utils.translation import gettext, ngettext
 
-from ..error_details import printable
+from ..text import notice_line
 
-#: Characters of a subject, and of a name inside a text.
-SUBJECT, NAME = 150, 120
-#: What a reader cannot see or a program acts on: control, format (right-to-left marks), surrogates,
-#: private and unassigned characters, line and paragraph separators.
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-
-
-def line(value: object, limit: int = NAME) -> str:
-    """Return one visible line of at most so many characters."""
-    text = " ".join(printable(value, limit=limit * 4).split())
-    text = "".join("�" if unicodedata.category(c) in _HIDDEN else c for c in text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def block(value: object, limit: int = 2_000) -> str:
-    """Return visible text of several lines."""
-    lines = printable(value, limit=limit).expandtabs(4).split("\n")
-    return "\n".join(
-        "".join("�" if unicodedata.category(c) in _HIDDEN else c for c in text) for text in lines
-    )
-
-
-def clean(value: Any) -> Any:
-    """Make what an alert's detail holds harmless: numbers stay, text becomes a line."""
-    if isinstance(value, list):
-        return [clean(one) for one in value]
-    return value if value is None or isinstance(value, bool | int | float) else line(value, 200)
+#: Characters of a subject.
+SUBJECT = 150
 
 
 def title(alert: dict[str, Any]) -> str:
     """Say in one line what an alert is about."""
     values = {
-        "name": line(alert["name"] or "?"),
+        "name": notice_line(alert["name"] or "?"),
         # A rule that counts over all queues has none of its own.
-        "queue": line(alert["queue"] or "*"),
-        "cause": line(alert["exception"] or "?"),
+        "queue": notice_line(alert["queue"] or "*"),
+        "cause": notice_line(alert["exception"] or "?"),
         "count": counted(alert),
         "above": _grouped(alert["above"] or 0),
         "within": span(alert["within"] or 0),
         "age": span(alert["detail"].get("seconds") or 0),
     }
     text = _TITLES[alert["rule"]](alert) % values
-    return line(text + _mostly(alert), SUBJECT)
+    return notice_line(text + _mostly(alert), SUBJECT)
 
 
 def _mostly(alert: dict[str, Any]) -> str:
@@ -69,7 +43,10 @@ def _mostly(alert: dict[str, Any]) -> str:
     largest = alert.get("largest")
     if not largest:
         return ""
-    values = {"name": line(largest["name"] or "?"), "cause": line(largest["exception"] or "?")}
+    values = {
+        "name": notice_line(largest["name"] or "?"),
+        "cause": notice_line(largest["exception"] or "?"),
+    }
     return gettext("; mostly %(name)s dies of %(cause)s") % values
 
 
@@ -132,7 +109,7 @@ def subject(notice: dict[str, Any]) -> str:
     first = alerts[0]
     more = gettext(" (and %(n)d more)") % {"n": rest} if rest else ""
     head = f"deadletter: {what_happens(first)}: "
-    return head + line(first["title"], SUBJECT - len(head) - len(more)) + more
+    return head + notice_line(first["title"], SUBJECT - len(head) - len(more)) + more
 
 
 _TITLES: dict[str, Any] = {

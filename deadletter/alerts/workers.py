@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from ..error_details import printable
 from ..lifecycle.internal_queue import PREFIX
 from ..models import Alert, Breaker, WorkerProcess
+from ..text import storable_text
 from .conditions import MOST, SAMPLE, Look, Observation
 
 #: How long after its time was over a breaker counts as closed, if it was not opened again.
@@ -31,7 +31,7 @@ def lost_workers(look: Look) -> Iterator[Observation]:
                     "name": worker.name,
                     "host": worker.host,
                     "running": [
-                        printable(run.get("name", ""), limit=200)
+                        storable_text(run.get("name", ""), limit=200)
                         for run in held[:5]
                         if isinstance(run, dict)
                     ],
@@ -55,5 +55,5 @@ def open_breakers(look: Look) -> Iterator[Observation]:
             last_at=look.now,
             count=breaker.failures,
             detail={"name": breaker.name},
-            error=printable(breaker.error, limit=SAMPLE),
+            error=storable_text(breaker.error, limit=SAMPLE),
         )

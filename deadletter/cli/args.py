@@ -22,8 +22,8 @@ from ..operations import PoisonFilter, require_queue
 from ..operations.acting import alias_of
 from ..patterns import is_pattern
 from ..status import FailureReason
+from ..text import terminal_line
 from .output import usage
-from .text import plain
 
 FILTERS = (
     "queue",
@@ -129,7 +129,7 @@ def unknown_queue(error: UnknownQueue) -> CommandError:
 
 def matched(names: Sequence[str], pattern: str) -> str:
     """Say which queues a pattern means."""
-    return plain(f"{pattern} matches {len(names):,}: {', '.join(names[:20])}") + (
+    return terminal_line(f"{pattern} matches {len(names):,}: {', '.join(names[:20])}") + (
         " …" if len(names) > 20 else ""
     )
 

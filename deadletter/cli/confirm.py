@@ -11,11 +11,11 @@ from ..models import Message, PoisonRecord
 from ..operations import PoisonFilter, Total, matching_queues, preview
 from ..operations.preview import SAMPLE
 from ..patterns import is_pattern
+from ..text import terminal_line
 from .args import alias, matched
 from .output import Progress, Screen
 from .rows import message_table, poison_table
 from .selecting import find_buried, find_messages, find_poison, why_no_message, why_no_poison
-from .text import plain
 
 #: Ids and reasons printed one by one; the rest is counted.
 _SHOWN = 20
@@ -64,10 +64,12 @@ class Report:
             lines = [f"{self.matched:,} would be {self.done_word}; nothing was changed"]
         else:
             lines = [f"{self.done_word} {self.done:,} of {self.matched:,}"]
-        lines += [plain(text) for text in self.missing[:_SHOWN]]
+        lines += [terminal_line(text) for text in self.missing[:_SHOWN]]
         if len(self.missing) > _SHOWN:
             lines.append(f"and {len(self.missing) - _SHOWN:,} more that are not there")
-        lines += [f"{id}: refused: {plain(text)}" for id, text in list(self.reasons.items())[:20]]
+        lines += [
+            f"{id}: refused: {terminal_line(text)}" for id, text in list(self.reasons.items())[:20]
+        ]
         if self.refused > _SHOWN:
             lines.append(f"refused in all: {self.refused:,}")
         if self.entry:
@@ -174,7 +176,7 @@ def on_ids(
     if there and not options["yes"] and not screen.as_json:
         _sample(screen, found[:_SHOWN], options)
         target = screen if options["dry_run"] else screen.aside()
-        target.lines([plain(line) for line in plan.difference or ()])
+        target.lines([terminal_line(line) for line in plan.difference or ()])
     if options["dry_run"] or not there:
         report.ids, report.missing_ids = sorted(there), absent
     else:
@@ -191,7 +193,7 @@ def on_ids(
 
 def _question(plan: Plan, count: int, thing: str) -> str:
     manner = f" {plan.manner}" if plan.manner else ""
-    return plain(f"{plan.verb} {count:,} {thing}{'s' if count != 1 else ''}{manner}?")
+    return terminal_line(f"{plan.verb} {count:,} {thing}{'s' if count != 1 else ''}{manner}?")
 
 
 def _sample(

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..operations import Health, health
 from ..operations.health_checks import MOST
+from ..text import terminal_line
 from .args import seconds
 from .output import Screen
-from .text import plain
 
 HELP = "exit 0 when the database answers and live workers serve every queue with work"
 
@@ -76,8 +76,8 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 
 def _as_text(found: Health) -> list[str]:
     if not found.ok:
-        return ["not healthy:", *(f"- {plain(problem)}" for problem in found.problems)]
-    names = plain(", ".join(found.workers))
+        return ["not healthy:", *(f"- {terminal_line(problem)}" for problem in found.problems)]
+    names = terminal_line(", ".join(found.workers))
     return [f"healthy: {len(found.workers)} live worker(s): {names}"]
 
 

@@ -11,9 +11,10 @@ from .. import clock
 from ..models import Instance, InstanceEvent, InstanceStatus, PoisonRecord
 from ..operations import cancel_instance, events_of, get_instance, list_instances, redact
 from ..operations.instances import STUCK
+from ..text import terminal_line
 from .args import add_common, alias, number, person
 from .output import Screen, usage
-from .text import ago, plain
+from .text import ago
 
 HELP = "list instances, the latest activity first"
 HELP_ONE = "show or cancel one instance"
@@ -64,7 +65,7 @@ def add_one(parser: argparse.ArgumentParser) -> None:
 def run_one(screen: Screen, options: dict[str, Any]) -> int:
     found = get_instance(options["instance_id"], using=alias(options))
     if found is None:
-        screen.say(plain(f"there is no instance {options['instance_id']}"))
+        screen.say(terminal_line(f"there is no instance {options['instance_id']}"))
         return 1
     if options["action"] == "show":
         return _show(screen, found, options)
@@ -147,7 +148,7 @@ def _cancel(screen: Screen, found: Instance, options: dict[str, Any]) -> int:
         raise usage("--why: say why; its error, its parent and the audit trail will")
     if options["dry_run"] or not found.is_running:
         return _report(screen, found, [], "" if found.is_running else f"it has {found.status}", 0)
-    screen.confirm(plain(f"Cancel {found.name} {found.id}?"), yes=options["yes"])
+    screen.confirm(terminal_line(f"Cancel {found.name} {found.id}?"), yes=options["yes"])
     outcome = cancel_instance(
         found.id, by=person(options), why=options["why"], using=options["database"]
     )
@@ -167,12 +168,12 @@ def _report(screen: Screen, found: Instance, cancelled: list[str], refused: str,
             }
         )
     elif refused:
-        screen.lines([plain(f"{found.id}: refused: {refused}")])
+        screen.lines([terminal_line(f"{found.id}: refused: {refused}")])
     elif cancelled:
-        screen.lines([plain(f"cancelled {', '.join(cancelled)}"), f"audit entry {entry}"])
+        screen.lines([terminal_line(f"cancelled {', '.join(cancelled)}"), f"audit entry {entry}"])
     else:
         text = f"{found.id} would be cancelled, with all that runs below it; nothing was changed"
-        screen.lines([plain(text)])
+        screen.lines([terminal_line(text)])
     return 1 if refused else 0
 
 

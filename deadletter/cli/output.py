@@ -14,7 +14,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import reset_queries
 
-from .text import plain, table
+from ..text import terminal_line
+from .text import table
 
 #: Columns when nobody looks: a file or a pipe.
 _PIPED = 200
@@ -22,7 +23,7 @@ _PIPED = 200
 
 def usage(text: str) -> CommandError:
     """Return the error of a command that was asked for something it cannot do: exit code 2."""
-    return CommandError(plain(text), returncode=2)
+    return CommandError(terminal_line(text), returncode=2)
 
 
 class Screen:

@@ -28,10 +28,10 @@ from ..operations import (
     stats,
 )
 from ..patterns import is_pattern
+from ..text import terminal_line
 from .args import add_common, alias, duration, matched, person, unknown_queue
 from .output import Screen, usage
 from .stats import STATES
-from .text import plain
 from .text import span as shown_span
 
 HELP = "list queues with policy and counts; create, set, pause, resume or delete one"
@@ -120,7 +120,7 @@ def _switch_matching(
         screen.json({"act": action, "queues": names, "dry_run": options["dry_run"]})
     else:
         done = f"{action}d" if not options["dry_run"] else f"would be {action}d:"
-        screen.lines([plain(f"{done} {', '.join(names)}")])
+        screen.lines([terminal_line(f"{done} {', '.join(names)}")])
     return 0
 
 
@@ -132,11 +132,11 @@ def _delete(screen: Screen, name: str, about: dict[str, Any], *, yes: bool) -> i
     except UnknownQueue as error:
         raise unknown_queue(error) from None
     except ProtectedError as error:
-        raise CommandError(plain(error.args[0]), returncode=1) from None
+        raise CommandError(terminal_line(error.args[0]), returncode=1) from None
     if screen.as_json:
         screen.json({"act": "delete", "queue": name})
     else:
-        screen.lines([plain(f"deleted queue {name}")])
+        screen.lines([terminal_line(f"deleted queue {name}")])
     return 0
 
 
@@ -202,7 +202,7 @@ def _summary(queue: Queue) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return plain(json.dumps(value)) if value else "none"
+        return terminal_line(json.dumps(value)) if value else "none"
     if isinstance(value, timedelta):
         return as_text(value)
     return "none" if value is None else str(value)
@@ -239,6 +239,6 @@ def _read(field: str, value: str) -> Any:
 
 def _problems(error: ValidationError) -> str:
     return "; ".join(
-        f"{field}: {' '.join(plain(text) for text in texts)}"
+        f"{field}: {' '.join(terminal_line(text) for text in texts)}"
         for field, texts in error.message_dict.items()
     )

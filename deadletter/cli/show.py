@@ -21,11 +21,12 @@ from ..operations import (
     whereabouts,
 )
 from ..status import FailureReason, Status
+from ..text import terminal_line, terminal_paragraph
 from .args import add_common, alias, number
 from .output import Screen, usage
 from .rows import message_object, poison_object, reason, source, tried
 from .selecting import where_now, why_no_message, why_no_poison
-from .text import ago, paragraph, plain
+from .text import ago
 
 HELP = "show everything about poison records or, with --message, about messages"
 #: Characters of a payload and of an error or traceback; --full shows all that is kept.
@@ -57,7 +58,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     else:
         for id, row in found:
             screen.lines([*_moved_from(id, row), *_page(row, now, options), ""])
-    screen.say(*(plain(text) for text in missing))
+    screen.say(*(terminal_line(text) for text in missing))
     return 1 if missing else 0
 
 
@@ -77,7 +78,7 @@ def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
     if burial is None or asked != burial.message_id:
         return []
     where = f"queue {burial.queue}" if burial.queue else "a queue that was not written down"
-    return [plain(f"message {asked} died in {where} and is {where_now(row)}")]
+    return [terminal_line(f"message {asked} died in {where} and is {where_now(row)}")]
 
 
 def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
@@ -164,9 +165,9 @@ def _page(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) -
 def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
     deaths = "" if record.poison_count < 2 else f", death number {record.poison_count}"
     return [
-        plain(f"poison record {record.pk}: message {record.message_id} {record.name}"),
-        plain(f"  {reason(record.reason, record.last_failure_reason)}: {record.verdict}"),
-        *paragraph(record.last_error or "no error", indent="  ", limit=limit),
+        terminal_line(f"poison record {record.pk}: message {record.message_id} {record.name}"),
+        terminal_line(f"  {reason(record.reason, record.last_failure_reason)}: {record.verdict}"),
+        *terminal_paragraph(record.last_error or "no error", indent="  ", limit=limit),
         "",
         *_pairs(
             ("queue", record.queue),
@@ -192,9 +193,9 @@ def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
 
 
 def _message_head(message: Message, now: datetime, limit: int) -> list[str]:
-    error = paragraph(message.error, indent="  ", limit=limit) if message.error else []
+    error = terminal_paragraph(message.error, indent="  ", limit=limit) if message.error else []
     return [
-        plain(f"message {message.pk} {message.name} is {message.state(now)}"),
+        terminal_line(f"message {message.pk} {message.name} is {message.state(now)}"),
         *error,
         "",
         *_pairs(
@@ -225,7 +226,11 @@ def _stream(row: PoisonRecord | Message, now: datetime, options: dict[str, Any])
         return ["  nothing waits in its stream"]
     holder = f"poison record {held.poison_id}" if held.poison_id else f"message {held.message_id}"
     until = f" until {ago(held.until, now)}" if held.until else ""
-    return [plain(f"  {held.waiting:,} wait in its stream; {holder} holds it: {held.why}{until}")]
+    return [
+        terminal_line(
+            f"  {held.waiting:,} wait in its stream; {holder} holds it: {held.why}{until}"
+        )
+    ]
 
 
 def _attempts(row: PoisonRecord | Message, hide: bool, full: bool, limit: int) -> list[str]:
@@ -237,13 +242,17 @@ def _attempts(row: PoisonRecord | Message, hide: bool, full: bool, limit: int) -
         lasted = f", {seconds:.3g} s" if isinstance(seconds, int | float) else ""
         number = f"#{entry['attempt']}" if "attempt" in entry else "edit"
         cause = FailureReason.read(entry.get("reason")).name.lower()
-        lines.append(plain(f"  {entry.get('at')} {number} {entry.get('worker') or '-'}{lasted}"))
-        lines += paragraph(f"{cause}: {entry.get('error') or '-'}", indent="    ", limit=limit)
+        lines.append(
+            terminal_line(f"  {entry.get('at')} {number} {entry.get('worker') or '-'}{lasted}")
+        )
+        lines += terminal_paragraph(
+            f"{cause}: {entry.get('error') or '-'}", indent="    ", limit=limit
+        )
         if "original_payload" in entry:
             lines += ["    the payload before", *_pretty(entry["original_payload"], False, limit)]
         if entry.get("traceback") and (full or place == len(entries)):
             traceback = str(entry["traceback"]).rstrip()
-            lines += paragraph(traceback, indent="    ", limit=max(limit, 16_384))
+            lines += terminal_paragraph(traceback, indent="    ", limit=max(limit, 16_384))
     return lines
 
 
@@ -254,7 +263,7 @@ def _audit(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) 
         outcome = f" → {item.get_outcome_display()}" if item.outcome else ""
         why = f": {entry.why}" if entry.why else ""
         text = f"{ago(entry.at, now)} {entry.act} by {entry.by or '?'}{why}{outcome}"
-        lines.append("  " + plain(text, width=400))
+        lines.append("  " + terminal_line(text, width=400))
     return ["", "what people did (newest first)", *lines] if lines else []
 
 
@@ -264,7 +273,7 @@ def _commands(row: PoisonRecord | Message, now: datetime) -> list[str]:
         return [
             f"{start} retry {row.pk}",
             f"{start} retry {row.pk} --payload @repaired.json",
-            f"{start} retry --fingerprint {plain(row.fingerprint)} --limit 10",
+            f"{start} retry --fingerprint {terminal_line(row.fingerprint)} --limit 10",
             f"{start} remove {row.pk}",
         ]
     found = []
@@ -291,10 +300,10 @@ def _value(value: Any, hide: bool) -> Any:
 
 def _pretty(value: Any, hide: bool, limit: int) -> list[str]:
     if isinstance(value, Damaged):
-        problem = [f"  cannot be decoded: {plain(value.problem)}"]
-        return problem + paragraph(_value(value, hide), indent="  ", limit=limit)
+        problem = [f"  cannot be decoded: {terminal_line(value.problem)}"]
+        return problem + terminal_paragraph(_value(value, hide), indent="  ", limit=limit)
     text = json.dumps(_value(value, hide), indent=2, ensure_ascii=False, default=str)
-    return paragraph(text, indent="  ", limit=limit)
+    return terminal_paragraph(text, indent="  ", limit=limit)
 
 
 def _stages(status: int) -> str:
@@ -303,4 +312,8 @@ def _stages(status: int) -> str:
 
 
 def _pairs(*pairs: tuple[str, object]) -> list[str]:
-    return [f"  {key + ':':<11}{plain(value)}" for key, value in pairs if value not in (None, "")]
+    return [
+        f"  {key + ':':<11}{terminal_line(value)}"
+        for key, value in pairs
+        if value not in (None, "")
+    ]

@@ -13,9 +13,9 @@ from typing import Any, TextIO
 from ..exceptions import MessageRejected, UnknownQueue
 from ..operations import Import, export_poison, import_messages
 from ..operations.imports import BadRow
+from ..text import terminal_line
 from .args import add_common, add_filters, person, poison_filter, unknown_queue
 from .output import Screen, usage
-from .text import plain
 
 HELP_EXPORT = "write poison records as JSON lines or CSV, secrets hidden"
 HELP_IMPORT = "store messages that `export` wrote, here or elsewhere; each of them once"
@@ -114,7 +114,7 @@ def _report(screen: Screen, found: Import, *, dry_run: bool) -> None:
         more = " …" if len(found.ignored) > _SHOWN else ""
         lines.append(f"{len(found.ignored):,} ignored, which are here: {some}{more}")
     refused = list(found.refused.items())
-    lines += [f"row {row}: refused: {plain(text)}" for row, text in refused[:_SHOWN]]
+    lines += [f"row {row}: refused: {terminal_line(text)}" for row, text in refused[:_SHOWN]]
     if len(refused) > _SHOWN:
         lines.append(f"refused in all: {len(refused):,}")
     if found.entry_id:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..conf import NAME, get_settings
-from ..error_details import shown
 from ..exceptions import MessageRejected
 from ..lifecycle.enqueue import checked_priority
 from ..models.instance import LONGEST_ID
 from ..payload import DEPTH_LIMIT, accept, as_stored
+from ..text import short_repr
 from .flows import VERSION
 
 
@@ -24,7 +24,7 @@ def instance_id(value: object) -> str:
         return value
     raise MessageRejected(
         "instance",
-        f"{shown(value)} is not an id: 1 to {LONGEST_ID} letters, digits and _ . : / @ + -, "
+        f"{short_repr(value)} is not an id: 1 to {LONGEST_ID} letters, digits and _ . : / @ + -, "
         "starting with a letter, digit or underscore",
     )
 
@@ -32,7 +32,9 @@ def instance_id(value: object) -> str:
 def name(field: str, value: object) -> str:
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
-    raise MessageRejected(field, f"{shown(value)} is not a name: letters, digits and _ . : / @ + -")
+    raise MessageRejected(
+        field, f"{short_repr(value)} is not a name: letters, digits and _ . : / @ + -"
+    )
 
 
 def priority(value: object) -> int:
@@ -42,4 +44,4 @@ def priority(value: object) -> int:
 def version(value: object) -> str:
     if isinstance(value, str) and VERSION.fullmatch(value):
         return value
-    raise MessageRejected("version", f"{shown(value)} is not a version, such as 1.2.0")
+    raise MessageRejected("version", f"{short_repr(value)} is not a version, such as 1.2.0")

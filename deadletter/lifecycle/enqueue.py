@@ -13,11 +13,11 @@ from django.db import connections, router
 from .. import clock, crash_points, sql, tracing
 from ..conf import NAME, get_settings
 from ..durations import EARLIEST, LATEST, Duration, as_timedelta, is_readable
-from ..error_details import shown
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
 from ..models import Kind, Message, Queue
 from ..models.message import FIRST_PRIORITY, LAST_PRIORITY
 from ..payload import accept, as_stored
+from ..text import short_repr
 from .counters import writer
 from .insert import Storing, announce_sent, store_one
 from .notify import notify_after_commit
@@ -128,7 +128,7 @@ def check_message(
 ) -> dict[str, Any]:
     """Refuse bad input at the door, naming the field; what passes, both databases can store."""
     if not isinstance(item, Outgoing):
-        raise MessageRejected("messages", f"expected an Outgoing for each, got {shown(item)}")
+        raise MessageRejected("messages", f"expected an Outgoing for each, got {short_repr(item)}")
     name, payload, stream, delay, at, expires_in, key, priority, headers = item
     if delay is not None and at is not None:
         raise MessageRejected("at", "give either delay or at, not both")
@@ -155,18 +155,20 @@ def _name(field: str, value: object) -> str:
         return value
     raise MessageRejected(
         field,
-        f"{shown(value)} is not a name: 1 to 200 letters, digits and _ . : / @ + -, starting with "
-        "a letter, digit or underscore",
+        f"{short_repr(value)} is not a name: 1 to 200 letters, digits and _ . : / @ + -, "
+        "starting with a letter, digit or underscore",
     )
 
 
 def check_label(field: str, value: object) -> str:
     """Streams and keys come from data: any printable text will do."""
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
-        raise MessageRejected(field, f"expected 1 to 200 characters of text, got {shown(value)}")
+        raise MessageRejected(
+            field, f"expected 1 to 200 characters of text, got {short_repr(value)}"
+        )
     if not value.isprintable():
         raise MessageRejected(
-            field, f"{shown(value)} contains characters that cannot be shown or stored"
+            field, f"{short_repr(value)} contains characters that cannot be shown or stored"
         )
     return value
 
@@ -183,22 +185,24 @@ def checked_priority(value: object) -> int:
     if not is_number or not FIRST_PRIORITY <= value <= LAST_PRIORITY:  # type: ignore[operator]
         raise MessageRejected(
             "priority",
-            f"expected {FIRST_PRIORITY} (first) to {LAST_PRIORITY} (last), got {shown(value)}",
+            f"expected {FIRST_PRIORITY} (first) to {LAST_PRIORITY} (last), got {short_repr(value)}",
         )
     return value  # type: ignore[return-value]
 
 
 def _moment(value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise MessageRejected("at", f"expected a datetime with a time zone, got {shown(value)}")
+        raise MessageRejected(
+            "at", f"expected a datetime with a time zone, got {short_repr(value)}"
+        )
     try:
         moment = value.astimezone(UTC)
     except OverflowError:
-        raise MessageRejected("at", f"{shown(value)} is outside the calendar in UTC") from None
+        raise MessageRejected("at", f"{short_repr(value)} is outside the calendar in UTC") from None
     if not is_readable(moment):
         raise MessageRejected(
             "at",
-            f"{shown(value)} could not be read back in every time zone; give a time from "
+            f"{short_repr(value)} could not be read back in every time zone; give a time from "
             f"{EARLIEST:%d %B} of the year 1 to {LATEST:%d %B} 9999",
         )
     return moment

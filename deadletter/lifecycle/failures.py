@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from .. import crash_points, sql
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
-from ..error_details import GIVEN_UP, HISTORY_LIMIT, PERMANENT, printable
+from ..error_details import GIVEN_UP, HISTORY_LIMIT, PERMANENT
 from ..exceptions import CompletionRefused, LeaseLost, LockNotAvailable
 from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
 from ..status import STAGE_BITS, FailureReason, Status, check_flags, check_stage
+from ..text import storable_text
 from . import streams
 from .completions import finish
 from .counters import Subject
@@ -520,7 +521,7 @@ def _deferred(deferral: Deferral) -> dict[str, Any]:
 def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
     """What the statement `fail` writes. Nothing is marked or remembered of an unregistered name."""
     reason = FailureReason.read(failure.reason)
-    error = printable(failure.error)
+    error = storable_text(failure.error)
     entry: dict[str, Any] | None = None
     if reason is not FailureReason.UNREGISTERED:
         entry = {"reason": int(reason), "error": error}
@@ -528,7 +529,7 @@ def _recorded(failure: Failure, delay: timedelta) -> dict[str, Any]:
             entry["seconds"] = round(failure.seconds, 3)
         for key in ("traceback", "exception", "frame"):
             if text := getattr(failure, key):
-                entry[key] = printable(text)
+                entry[key] = storable_text(text)
     return {
         "reason": int(reason),
         "error": error,

@@ -18,11 +18,12 @@ from django.utils.dateparse import parse_datetime
 
 from ..conf import get_settings
 from ..durations import is_readable
-from ..error_details import HISTORY_LIMIT, printable, shown
+from ..error_details import HISTORY_LIMIT
 from ..exceptions import MessageRejected
 from ..models import Kind, Message, PoisonRecord, Queue
 from ..payload import accept
 from ..status import FailureReason, Status
+from ..text import short_repr, storable_text
 from .counters import Subject
 from .enqueue import Outgoing, check_label, check_message
 from .insert import announce_sent
@@ -67,7 +68,7 @@ class Arrived:
 def read_arrival(row: Any) -> Arrival:
     """Check a row of an export as `send` checks a message. Raises MessageRejected."""
     if not isinstance(row, Mapping):
-        raise MessageRejected("row", f"expected an object, got {shown(row)}")
+        raise MessageRejected("row", f"expected an object, got {short_repr(row)}")
     _refuse_instances(row)
     if row.get("damaged"):
         raise MessageRejected("payload", "could not be decoded where it comes from")
@@ -91,7 +92,7 @@ def read_arrival(row: Any) -> Arrival:
             **kept,
             "status": _status(row.get("status", 1)),
             "failure_reason": _reason(row.get("last_failure_reason")),
-            "error": None if error is None else printable(error),
+            "error": None if error is None else storable_text(error),
             "history": _history(row.get("history")),
             "poison_count": _number("poison_count", row.get("poison_count", 0), 2**31 - 2),
             "created_at": _moment(row.get("original_created_at")),
@@ -170,7 +171,8 @@ def _explain(
             found.ignored.append(arrival.source_id)
         elif key in holders:
             found.refused[arrival.source_id] = (
-                f"key: {shown(key)} is the key of message {holders[key]}, which is not finished"
+                f"key: {short_repr(key)} is the key of message {holders[key]}, "
+                "which is not finished"
             )
 
 
@@ -214,7 +216,7 @@ def _refuse_instances(row: Mapping[str, Any]) -> None:
     kind = row.get("kind", Kind.MESSAGE.value)
     if kind not in Kind.values:
         raise MessageRejected(
-            "kind", f"expected one of {', '.join(Kind.values)}, got {shown(kind)}"
+            "kind", f"expected one of {', '.join(Kind.values)}, got {short_repr(kind)}"
         )
     fields = [name for name in _OF_INSTANCES if row.get(name) is not None]
     if kind != Kind.MESSAGE.value or fields:
@@ -234,14 +236,14 @@ def _source_id(row: Mapping[str, Any]) -> int:
 def _number(field: str, value: object, most: int, *, least: int = 0) -> int:
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:  # type: ignore[operator]
-        raise MessageRejected(field, f"expected {least} to {most}, got {shown(value)}")
+        raise MessageRejected(field, f"expected {least} to {most}, got {short_repr(value)}")
     return value  # type: ignore[return-value]
 
 
 def _status(value: object) -> int:
     stages = _number("status", value, 0xFFFF) & _STAGES
     if stages & Status.PUBLISHED:
-        raise MessageRejected("status", f"{shown(value)} says that it is finished (PUBLISHED)")
+        raise MessageRejected("status", f"{short_repr(value)} says that it is finished (PUBLISHED)")
     return stages | Status.STORED
 
 
@@ -253,7 +255,9 @@ def _reason(value: object) -> int | None:
             FailureReason[value] if isinstance(value, str) else FailureReason(int(str(value)))
         )
     except (KeyError, ValueError):
-        raise MessageRejected("last_failure_reason", f"there is no reason {shown(value)}") from None
+        raise MessageRejected(
+            "last_failure_reason", f"there is no reason {short_repr(value)}"
+        ) from None
 
 
 def _history(value: object) -> str:
@@ -261,7 +265,7 @@ def _history(value: object) -> str:
     if value is None:
         return "[]"
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
-        raise MessageRejected("history", f"expected a list of objects, got {shown(value)}")
+        raise MessageRejected("history", f"expected a list of objects, got {short_repr(value)}")
     entries = [dict(entry) for entry in value[-HISTORY_LIMIT:]]
     for place, entry in enumerate(entries):
         _check_entry(f"history[{place}]", entry)
@@ -278,7 +282,9 @@ def _check_entry(field: str, entry: Mapping[str, Any]) -> None:
         for name in names:
             value = entry.get(name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, types)):
-                raise MessageRejected(f"{field}.{name}", f"expected {kind}, got {shown(value)}")
+                raise MessageRejected(
+                    f"{field}.{name}", f"expected {kind}, got {short_repr(value)}"
+                )
 
 
 def _moment(value: object) -> datetime | None:
@@ -292,6 +298,6 @@ def _moment(value: object) -> datetime | None:
     if moment is None or not is_readable(moment):
         raise MessageRejected(
             "original_created_at",
-            f"expected a time such as 2026-01-31T12:00:00+00:00, got {shown(value)}",
+            f"expected a time such as 2026-01-31T12:00:00+00:00, got {short_repr(value)}",
         )
     return moment

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import signals
-from ..error_details import printable
 from ..models import Message, Queue
 from ..sql import Row
 from ..status import FailureReason
+from ..text import storable_text
 from .announce import announce
 from .counters import Subject
 from .transaction import Transaction
@@ -64,7 +64,7 @@ def announce_failed(
                 "kind": kind,
                 "attempts": attempts,
                 "reason": FailureReason.read(failures[id].reason),
-                "error": printable(failures[id].error),
+                "error": storable_text(failures[id].error),
                 "retry_at": outcome.at if isinstance(outcome, Scheduled) else None,
             }
 

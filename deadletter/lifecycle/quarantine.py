@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import crash_points, signals
-from ..error_details import HISTORY_LIMIT, cause_of, fingerprint, printable
+from ..error_details import HISTORY_LIMIT, cause_of, fingerprint
 from ..failure_policy import Reached
 from ..logs import event, flush
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
+from ..text import storable_text
 from . import retry_outcomes, streams
 from .announce import announce
 from .counters import Subject
@@ -177,7 +178,7 @@ class _Dying:
     @property
     def verdict(self) -> str:
         if self.death.verdict:
-            return printable(self.death.verdict)
+            return storable_text(self.death.verdict)
         number = self.limit
         limit = "unlimited" if number is None else max(number, 1)
         return f"gave up after {self.attempts} of {limit} attempts"
@@ -203,7 +204,7 @@ class _Dying:
                 "reason": int(self.death.reason),
                 "verdict": self.verdict,
                 "failure_reason": None if self.last_reason is None else int(self.last_reason),
-                "error": printable(self.error or "", limit=_ERROR) or None,
+                "error": storable_text(self.error or "", limit=_ERROR) or None,
                 "attempts": self.attempts,
                 "max_attempts": self.limit,
                 "fingerprint": self.group,
@@ -216,8 +217,8 @@ class _Dying:
         if self.first_group is not None:
             return {"exception": self.first_exception or "", "frame": self.first_frame or ""}
         return {
-            "exception": printable(self.cause)[:200],
-            "frame": printable(self.frame or "")[:300],
+            "exception": storable_text(self.cause)[:200],
+            "frame": storable_text(self.frame or "")[:300],
         }
 
     def as_dead(self, instance: str) -> on_death.Dead:

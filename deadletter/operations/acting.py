@@ -8,11 +8,11 @@ from typing import cast
 
 from django.db import router
 
-from ..error_details import shown
 from ..exceptions import LockNotAvailable
 from ..lifecycle.retries import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import AuditEntry, PoisonRecord
+from ..text import short_repr
 from . import audit
 
 #: Ids per transaction: locks are short, memory is flat, and SQLite's limit on variables is far.
@@ -108,7 +108,7 @@ def several(ids: int | Iterable[int]) -> list[int]:
     found: list[object] = [ids] if isinstance(ids, int) else list(dict.fromkeys(ids))
     for id in found:
         if not isinstance(id, int) or isinstance(id, bool):
-            raise TypeError(f"an id is a whole number, not {shown(id)}")
+            raise TypeError(f"an id is a whole number, not {short_repr(id)}")
     return cast(list[int], found)
 
 

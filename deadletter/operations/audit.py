@@ -9,9 +9,9 @@ from typing import Any
 from django.db import router
 from django.db.models import F
 
-from ..error_details import printable
 from ..lifecycle.transaction import Transaction
 from ..models import Act, AuditedMessage, AuditEntry, PoisonRecord
+from ..text import storable_text
 from .retry_outcomes import settle_rows
 
 #: Ids kept in an entry; the messages of retries and removals have rows of their own.
@@ -37,7 +37,7 @@ def record(tx: Transaction, opening: Opening) -> AuditEntry:
         at=tx.time(),
         by=person(opening.by),
         act=opening.act,
-        why=printable(opening.why),
+        why=storable_text(opening.why),
         selection=dict(opening.selection),
         detail=dict(opening.detail),
     )
@@ -77,7 +77,7 @@ def name(
 
 def person(by: str | None) -> str:
     """Return a name that every column, log line and history can take."""
-    return printable(by or "", limit=200).replace("\n", " ")
+    return storable_text(by or "", limit=200).replace("\n", " ")
 
 
 def of_ids(ids: Sequence[int]) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ..error_details import printable
 from ..lifecycle import internal_queue
 from ..lifecycle.enqueue import send
 from ..lifecycle.retries import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, BulkJob
+from ..text import storable_text
 from . import audit
 from .acting import PIECE, Verb, after_pieces, alias_of, step
 from .filters import PoisonFilter
@@ -187,7 +187,7 @@ def control_job(
         job.state = BulkJob.State(state)
         job.updated_at = tx.time()
         job.save(using=alias, update_fields=["state", "updated_at"])
-        step = {"state": job.state.value, "by": printable(by or "", limit=200)}
+        step = {"state": job.state.value, "by": storable_text(by or "", limit=200)}
         steps = [*job.entry.detail.get("steps", []), {**step, "at": tx.time().isoformat()}]
         job.entry.detail = {**job.entry.detail, "steps": steps}
         job.entry.save(using=alias, update_fields=["detail"])

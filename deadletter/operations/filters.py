@@ -9,11 +9,11 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
-from ..error_details import shown
 from ..models import PoisonRecord
 from ..models.poison import PoisonQuerySet
 from ..patterns import is_pattern
 from ..status import FailureReason
+from ..text import short_repr
 from .queue_names import matching_queues
 
 
@@ -151,7 +151,7 @@ def _check_text(key: str, text: str) -> None:
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{key}: expected a list of names, got {shown(value)}")
+        raise ValueError(f"{key}: expected a list of names, got {short_repr(value)}")
     return tuple(str(name) for name in value)
 
 
@@ -159,7 +159,7 @@ def _number(key: str, value: Any) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{key}: expected a number, got {shown(value)}") from None
+        raise ValueError(f"{key}: expected a number, got {short_repr(value)}") from None
 
 
 def _moment(key: str, text: str) -> datetime:
@@ -169,7 +169,7 @@ def _moment(key: str, text: str) -> datetime:
         found = None
     if found is None:
         raise ValueError(
-            f"{key}: expected a time such as 2026-01-31T12:00:00+00:00, got {shown(text)}"
+            f"{key}: expected a time such as 2026-01-31T12:00:00+00:00, got {short_repr(text)}"
         )
     return found
 
@@ -184,4 +184,4 @@ def as_reason(value: Any) -> int:
         return int(FailureReason[text.upper().replace("-", "_")])
     except KeyError:
         names = ", ".join(reason.name for reason in FailureReason)
-        raise ValueError(f"reason: {shown(text)} is none of {names}") from None
+        raise ValueError(f"reason: {short_repr(text)} is none of {names}") from None

@@ -12,12 +12,12 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from ..conf import NAME, get_settings
-from ..error_details import shown
 from ..lifecycle import retries
 from ..lifecycle.transaction import Transaction
 from ..models import Act, PoisonRecord
 from ..payload import accept
 from ..status import FailureReason
+from ..text import short_repr
 from . import audit
 from .acting import Verb, after_pieces, alias_of, carry_out, several
 from .filters import PoisonFilter
@@ -156,10 +156,10 @@ class Terms:
     ) -> None:
         if rate is not None and not SLOWEST <= rate <= FASTEST:
             raise ValueError(
-                f"rate: expected {SLOWEST:g} to {FASTEST:,} per second, got {shown(rate)}"
+                f"rate: expected {SLOWEST:g} to {FASTEST:,} per second, got {short_repr(rate)}"
             )
         if queue is not None and not NAME.fullmatch(queue):
-            raise ValueError(f"queue: {shown(queue)} is not the name of a queue")
+            raise ValueError(f"queue: {short_repr(queue)} is not the name of a queue")
         self.queue = queue
         self.rate = rate
         self.text: str | None = None

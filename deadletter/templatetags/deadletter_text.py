@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.formats import number_format
 
 from .. import times
-from ..text import visible as _visible
+from ..text import page_text
 
 register = template.Library()
 
@@ -18,7 +18,7 @@ register = template.Library()
 @register.filter(is_safe=False)
 def visible(value: Any, limit: int | None = None) -> str:
     """Show characters that hide or reorder others by their names; escaped like any text."""
-    return _visible(value, limit=limit)
+    return page_text(value, limit=limit)
 
 
 @register.filter
@@ -30,7 +30,7 @@ def number(value: Any) -> str:
 @register.filter
 def moment(value: Any) -> str:
     """Show a time with seconds and zone; what is no time, as text that anybody may have sent."""
-    return times.moment(value) if isinstance(value, datetime) else _visible(value, limit=100)
+    return times.moment(value) if isinstance(value, datetime) else page_text(value, limit=100)
 
 
 @register.filter

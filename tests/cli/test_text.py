@@ -13,9 +13,10 @@ import pytest
 from django.conf import settings
 
 from deadletter import operations
-from deadletter.cli.text import ago, columns, cut, paragraph, plain, span, table
+from deadletter.cli.text import ago, span, table
 from deadletter.logs import event
 from deadletter.models import PoisonRecord, Queue
+from deadletter.text import count_columns, fit_columns, terminal_line, terminal_paragraph
 from tests.operations.records import dead, failed
 from tests.patience import PATIENCE
 
@@ -27,7 +28,7 @@ DANGEROUS = re.compile(
 
 
 def test_nothing_in_a_line_is_an_instruction():
-    shown = plain(HOSTILE)
+    shown = terminal_line(HOSTILE)
 
     assert not DANGEROUS.search(shown)
     assert "\n" not in shown
@@ -41,14 +42,14 @@ def test_nothing_in_a_line_is_an_instruction():
 def test_a_long_text_is_cut_without_looking_at_all_of_it():
     huge = "x" * 10_000_000
 
-    assert plain(huge, width=20) == "x" * 19 + "…"
-    assert paragraph(huge, limit=10, indent="  ") == [
+    assert terminal_line(huge, width=20) == "x" * 19 + "…"
+    assert terminal_paragraph(huge, limit=10, indent="  ") == [
         "  xxxxxxxxxx",
         "  [9,999,990 more characters]",
     ]
-    assert plain("日本語日本語", width=7) == "日本語…"
-    assert columns(cut("日本語日本語", 8)) <= 8
-    assert plain(None) == ""
+    assert terminal_line("日本語日本語", width=7) == "日本語…"
+    assert count_columns(fit_columns("日本語日本語", 8)) <= 8
+    assert terminal_line(None) == ""
 
 
 def test_columns_are_aligned_whatever_is_in_them():

@@ -1338,7 +1338,7 @@ def _rest() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/failures.py",
-                "    error = printable(failure.error)\n",
+                "    error = storable_text(failure.error)\n",
                 "    error = str(failure.error)\n",
             )
         ],

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from deadletter import ErrorDetails
 from deadletter.error_details import (
-    ERROR_LIMIT,
     TRACEBACK_LIMIT,
     Activity,
     FailedDeserialization,
@@ -20,8 +19,8 @@ from deadletter.error_details import (
     _formatted,
     describe,
     fingerprint,
-    printable,
 )
+from deadletter.text import ERROR_LIMIT, storable_text
 
 
 class Unprintable(Exception):
@@ -38,7 +37,7 @@ def caught(error: BaseException) -> BaseException:
 
 @given(text=st.text(st.characters(exclude_categories=[])), limit=st.integers(8, 200))
 def test_any_text_becomes_text_that_every_database_takes(text: str, limit: int):
-    clean = printable(text, limit=limit)
+    clean = storable_text(text, limit=limit)
 
     data = clean.encode()
     assert len(data) <= limit
@@ -48,28 +47,28 @@ def test_any_text_becomes_text_that_every_database_takes(text: str, limit: int):
 
 @given(text=st.text(st.characters(exclude_categories=["C"]), max_size=100))
 def test_ordinary_text_is_kept_as_it_is(text: str):
-    assert printable(text) == text
+    assert storable_text(text) == text
 
 
 def test_quotes_newlines_and_unicode_survive():  # C23
     text = 'can\'t "open" file:\n\tÄrger ☃ 😀'
 
-    assert printable(text) == text
+    assert storable_text(text) == text
 
 
 def test_nul_and_lone_surrogates_are_replaced():
-    assert printable("a\x00b\ud800c\x1b[31m") == "a�b?c�[31m"
+    assert storable_text("a\x00b\ud800c\x1b[31m") == "a�b?c�[31m"
 
 
 def test_long_text_is_cut_to_64_kib_with_a_mark():
-    cut = printable("é" * 100_000)
+    cut = storable_text("é" * 100_000)
 
     assert len(cut.encode()) <= ERROR_LIMIT == 65_536
     assert cut.endswith("é[…]")
 
 
 def test_an_object_that_cannot_be_printed_is_named_instead():
-    assert printable(Unprintable()) == "<unprintable RuntimeError>"
+    assert storable_text(Unprintable()) == "<unprintable RuntimeError>"
 
 
 def test_an_exception_is_described_by_type_text_and_place():

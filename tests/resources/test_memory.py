@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from deadletter import PayloadRejected, lifecycle, send
-from deadletter.error_details import ERROR_LIMIT
 from deadletter.lifecycle import Failure
 from deadletter.models import Message
+from deadletter.text import ERROR_LIMIT
 
 MB = 2**20
 

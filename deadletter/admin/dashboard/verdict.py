@@ -10,7 +10,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
 from ...models import Message, PoisonRecord, Queue, State
-from ...text import visible
+from ...text import page_text
 from ...times import lasting
 from ..counts import Capped, capped
 from .links import Links
@@ -222,4 +222,4 @@ def _for(since: datetime | None, now: datetime) -> str:
 
 
 def _short(name: str) -> str:
-    return visible(name, limit=60)
+    return page_text(name, limit=60)

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from ... import clock
 from ...models import Instance, InstanceStatus
 from ...operations.instances import STUCK, narrowed
-from ...text import visible
+from ...text import page_text
 from ...times import ago
 from ..base import ReadOnlyAdmin
 from ..error_text import said_of
@@ -54,7 +54,7 @@ class NameFilter(admin.SimpleListFilter):
     parameter_name = "name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, visible(name, limit=80)) for name in first_names()]
+        return [(name, page_text(name, limit=80)) for name in first_names()]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         value = self.value()
@@ -130,29 +130,29 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("id"))
     def shown_id(self, instance: Instance) -> str:
-        return visible(instance.pk, limit=200)
+        return page_text(instance.pk, limit=200)
 
     @admin.display(description=_("name"))
     def shown_name(self, instance: Instance) -> str:
         version = f" {instance.version}" if instance.version else ""
-        return visible(f"{instance.name}{version}", limit=200)
+        return page_text(f"{instance.name}{version}", limit=200)
 
     @admin.display(description=_("status"))
     def shown_status(self, instance: Instance) -> str:
         known = instance.status if instance.status in InstanceStatus.values else "unknown"
-        label = visible(instance.get_status_display(), limit=40)
+        label = page_text(instance.get_status_display(), limit=40)
         if instance.is_stuck:
             known, label = STUCK, gettext("stuck")
         return format_html('<span class="dl-status is-{}">{}</span>', known, label)
 
     @admin.display(description=_("error"))
     def why(self, instance: Any) -> str:
-        return visible(text_of(instance.start), limit=ERROR_SHOWN) or "-"
+        return page_text(text_of(instance.start), limit=ERROR_SHOWN) or "-"
 
     @admin.display(description=_("error"))
     def hidden_why(self, instance: Any) -> str:
         stored = instance.start or ""
-        return visible(said_of(text_of(stored), category_of(stored)), limit=ERROR_SHOWN) or "-"
+        return page_text(said_of(text_of(stored), category_of(stored)), limit=ERROR_SHOWN) or "-"
 
     @admin.display(description=_("Last activity"))
     def active(self, instance: Any) -> str:

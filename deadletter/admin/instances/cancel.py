@@ -11,7 +11,7 @@ from django.utils.translation import gettext, ngettext
 
 from ... import operations
 from ...models import Instance, InstanceStatus, Message
-from ...text import visible
+from ...text import page_text
 from ..confirm import Question, Subject, answered_why, ask, log_act
 from ..counts import Capped, capped
 from ..pages import alias, tell
@@ -39,10 +39,10 @@ def cancel(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
 
 def _carry_out(request: HttpRequest, found: Instance, why: str) -> None:
     outcome = operations.cancel_instance(found.pk, by=request.user.get_username(), why=why)
-    shown = visible(found.pk, limit=200)
+    shown = page_text(found.pk, limit=200)
     if outcome.refused:
         text = gettext("It was not cancelled: %(why)s.")
-        tell(request, text % {"why": visible(outcome.refused, limit=500)}, messages.ERROR)
+        tell(request, text % {"why": page_text(outcome.refused, limit=500)}, messages.ERROR)
         return
     log_act(request, [found], gettext("Cancelled: %(why)s") % {"why": why})
     below = len(outcome.cancelled) - 1
@@ -58,7 +58,7 @@ def _carry_out(request: HttpRequest, found: Instance, why: str) -> None:
 
 
 def _question(model_admin: Any, request: HttpRequest, found: Instance) -> Question:
-    site, shown = model_admin.admin_site.name, visible(found.pk, limit=200)
+    site, shown = model_admin.admin_site.name, page_text(found.pk, limit=200)
     problems = [gettext("Say why: others will ask.")] if request.method == "POST" else []
     if not found.is_running:
         text = gettext("%(id)s is not running any more: it is %(status)s.")
@@ -96,7 +96,7 @@ def _says(found: Instance, children: int) -> list[str]:
         said.append(gettext("Its running children are cancelled with it, and what runs below."))
     if found.parent is not None:
         text = gettext("Its parent %(id)s is told, and fails too unless its flow handles that.")
-        said.append(text % {"id": visible(found.parent, limit=200)})
+        said.append(text % {"id": page_text(found.parent, limit=200)})
     return said
 
 
@@ -104,6 +104,6 @@ def _subject(site: str, request: HttpRequest, one: Instance) -> Subject:
     about = [
         str(one.get_status_display()),
         gettext("execution %(n)s") % {"n": one.execution_id},
-        gettext("queue %(name)s") % {"name": visible(one.queue, limit=200)},
+        gettext("queue %(name)s") % {"name": page_text(one.queue, limit=200)},
     ]
     return Subject(label=str(one), about=about, url=to_instance(site, request, one.pk))

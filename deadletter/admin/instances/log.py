@@ -14,7 +14,7 @@ from ...exceptions import Undecodable
 from ...models import Damaged, Instance, InstanceEvent, InstanceLogKind
 from ...operations import redact
 from ...payload import decode
-from ...text import visible
+from ...text import page_text
 from ..base import as_id
 from ..error_text import said_of
 from ..pages import alias
@@ -99,7 +99,7 @@ def _line(
     return Line(
         event=event,
         look="bad" if event.event in _BAD else "good" if event.event in _GOOD else "plain",
-        said=visible(said, limit=1_000),
+        said=page_text(said, limit=1_000),
         data=_shown(rest) if payloads and rest is not None else "",
         child=child,
         child_url=to_instance(site, request, child),
@@ -136,4 +136,4 @@ def _shown(value: Any) -> str:
     if isinstance(found, Damaged):
         found = found.text
     text = found if isinstance(value, Damaged) and isinstance(found, str) else pretty(found)
-    return visible(text, limit=DATA_SHOWN)
+    return page_text(text, limit=DATA_SHOWN)

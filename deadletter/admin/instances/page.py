@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from ... import clock
 from ...error_details import ErrorDetails
 from ...models import Instance, InstanceStatus, Message, PoisonRecord, State
-from ...text import visible
+from ...text import page_text
 from ..cli_hint import command
 from ..error_text import hidden_text, said_of
 from ..pages import alias, tell
@@ -64,7 +64,7 @@ def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
     request.current_app = site.name
     context = {
         **site.each_context(request),
-        "title": visible(str(found), limit=250),
+        "title": page_text(str(found), limit=250),
         "opts": model_admin.opts,
         "instance": found,
         # Themes take the last part of their heading from here.
@@ -116,8 +116,8 @@ def _failure(site: str, request: HttpRequest, found: Instance, *, texts: bool) -
     may_retry = may_look and request.user.has_perm("deadletter.retry_poison")
     return Failure(
         category=str(_CATEGORIES[error.category]),
-        text=visible(error.text if texts else said_of(error.text, error.category), limit=2_000),
-        last_error=visible(
+        text=page_text(error.text if texts else said_of(error.text, error.category), limit=2_000),
+        last_error=page_text(
             (error.last_error or "") if texts else hidden_text(error.last_error), limit=4_000
         ),
         advice=_advice(found, error, record),
@@ -131,7 +131,7 @@ def _advice(found: Instance, error: ErrorDetails, record: int | None) -> str:
         return gettext(
             "Nothing brings it back: it was a decision. The application may start the id again."
         )
-    values = {"id": found.failed_by, "child": visible(error.instance, limit=200)}
+    values = {"id": found.failed_by, "child": page_text(error.instance, limit=200)}
     if record is None:
         return (
             gettext(

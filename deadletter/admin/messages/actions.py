@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ... import operations
 from ...lifecycle.dead_queues import is_moved, read_burial, source_queues
 from ...models import Message, OnPoison, Queue, State, StreamPolicy
-from ...text import visible
+from ...text import page_text
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _retry_dead_says(messages: Sequence[Message]) -> list[str]:
             "%(n)s messages go back to queue %(queue)s, under the ids that they had there.",
             n,
         )
-        % {"n": n, "queue": visible(queue, limit=200)}
+        % {"n": n, "queue": page_text(queue, limit=200)}
         for queue, n in sorted(targets.items())
     ]
     kept = gettext(
@@ -252,7 +252,7 @@ def _remove_refuses(message: Message, state: str) -> str:
         return gettext(
             "Instance %(id)s waits for it: poison it, so that its flow is told, or cancel the "
             "instance."
-        ) % {"id": visible(message.instance, limit=200)}
+        ) % {"id": page_text(message.instance, limit=200)}
     return _never_in_state(message, state)
 
 

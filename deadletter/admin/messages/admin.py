@@ -16,7 +16,7 @@ from ... import clock
 from ...lifecycle.levels import read_levels
 from ...models import Message, Queue, State
 from ...status import FailureReason, Status
-from ...text import visible
+from ...text import page_text
 from ...times import lasting
 from .. import streams
 from ..base import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
@@ -223,7 +223,7 @@ class MessageAdmin(ReadOnlyAdmin):
         """Say what it was elsewhere: in its origin, or in the queue where it died."""
         if message.source_id is None:
             return "-"
-        return f"{visible(message.origin or '', limit=80)}#{message.source_id}"
+        return f"{page_text(message.origin or '', limit=80)}#{message.source_id}"
 
     @admin.display(description=_("hidden"))
     def hidden_text(self, message: Message) -> str:
@@ -235,11 +235,11 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("last error"))
     def error_start(self, message: Any) -> str:
-        return visible(message.error_start, limit=IN_A_LIST) or "-"
+        return page_text(message.error_start, limit=IN_A_LIST) or "-"
 
     @admin.display(description=_("last error"))
     def hidden_error_start(self, message: Any) -> str:
-        return exception_of(visible(message.error_start, limit=IN_A_LIST)) or "-"
+        return exception_of(page_text(message.error_start, limit=IN_A_LIST)) or "-"
 
     @admin.display(description=_("death"))
     def shown_death(self, message: Any) -> str:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...lifecycle.dead_queues import Burial, read_burial
 from ...models import Message, PoisonRecord, Queue
-from ...text import visible
+from ...text import page_text
 from ...times import age
 from ..base import as_id
 from ..error_text import hidden_text
@@ -35,7 +35,7 @@ class GroupFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         value = request.GET.get(GROUP, "")
-        return [(value, visible(value, limit=20))] if value else []
+        return [(value, page_text(value, limit=20))] if value else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
@@ -70,7 +70,7 @@ def show_death(row: Message | PoisonRecord, now: Any, *, texts: bool) -> str:
     if burial is None:
         return "-"
     return str(
-        format_html("<bdi>{}</bdi>", visible(_sentence(burial, now, texts=texts), limit=1_000))
+        format_html("<bdi>{}</bdi>", page_text(_sentence(burial, now, texts=texts), limit=1_000))
     )
 
 

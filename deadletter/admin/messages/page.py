@@ -17,7 +17,7 @@ from ...lifecycle.internal_queue import PREFIX
 from ...models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess
 from ...operations import trail
 from ...status import FailureReason, Status
-from ...text import visible
+from ...text import page_text
 from ...times import ahead, lasting, moment
 from .. import streams
 from ..base import as_id
@@ -60,7 +60,7 @@ def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
         model_admin,
         request,
         "page",
-        visible(str(message), limit=250),
+        page_text(str(message), limit=250),
         message=message,
         queue=_queue(message),
         state=State(state),
@@ -129,7 +129,7 @@ def _wait(site_name: str, request: HttpRequest, message: Any, state: str) -> Wai
         return None
     if state == State.ACTIVE:
         text = gettext("Worker %(worker)s is handling it.") % {
-            "worker": visible(message.worker or "?", limit=200)
+            "worker": page_text(message.worker or "?", limit=200)
         }
         lease = gettext("Its lease ends %(ahead)s (%(at)s) unless it is renewed.")
         return Wait(text, lease % {"ahead": ahead(at, now), "at": moment(at)})
@@ -225,12 +225,12 @@ def _said(id: int | None, acts: Sequence[Any], dead: Any, copy: Any) -> str:
         return gettext(
             "It died, was moved to the dead queue %(queue)s and died there again: a poison record "
             "has it."
-        ) % {"queue": visible(dead.queue, limit=200)}
+        ) % {"queue": page_text(dead.queue, limit=200)}
     if dead is not None:
         return gettext("It is dead: its poison record has it.")
     if copy is not None:
         return gettext("It died, and lies in the dead queue %(queue)s under another id.") % {
-            "queue": visible(copy.queue.name, limit=200)
+            "queue": page_text(copy.queue.name, limit=200)
         }
     if not acts:
         return gettext(

@@ -21,7 +21,7 @@ from django.utils.translation import gettext, ngettext
 from ... import operations
 from ...models import Act, BulkJob
 from ...operations import bulk as jobs
-from ...text import visible
+from ...text import page_text
 from ..base import as_id
 from ..cli_hint import command, command_for
 from ..forms import BulkRetryForm, WhyForm
@@ -218,7 +218,7 @@ def _tell(request: HttpRequest, done: str, missing: list[int], refused: dict[int
         tell(request, text % {"n": n}, messages.WARNING)
     for id, why in list(refused.items())[:_TOLD]:
         text = gettext("Poison record %(id)s was not retried: %(why)s.")
-        tell(request, text % {"id": id, "why": visible(why, limit=500)}, messages.ERROR)
+        tell(request, text % {"id": id, "why": page_text(why, limit=500)}, messages.ERROR)
     if (n := len(refused) - _TOLD) > 0:
         text = ngettext("%(n)s more was not retried.", "%(n)s more were not retried.", n)
         tell(request, text % {"n": n}, messages.ERROR)

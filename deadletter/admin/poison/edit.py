@@ -14,7 +14,7 @@ from ...exceptions import PayloadRejected, Undecodable
 from ...operations import diff, redact
 from ...operations.hidden_values import HiddenValueMoved, refuse_markers, restore, same
 from ...payload import accept, decode
-from ...text import escaped, visible
+from ...text import escape_hidden, page_text
 from ..forms import EditForm
 from ..pages import need, render, rights
 from ..payloads import Stored, hidden_changed, pretty, read
@@ -35,7 +35,7 @@ def edit(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
         return gone(model_admin, request, known(request))
     stored = read(found, "payload")
     if request.method != "POST":
-        form = EditForm(initial={"payload": escaped(stored.text())})
+        form = EditForm(initial={"payload": escape_hidden(stored.text())})
         return _write(model_admin, request, found, form, stored)
     form = EditForm(request.POST)
     draft = _check(request.POST.get("payload", ""), stored)
@@ -74,12 +74,12 @@ def _check(text: str, stored: Stored) -> Draft:
                 "surrounds it was changed, copied or moved. Write the value instead of "
                 "“[redacted]”."
             )
-            % {"path": visible(error.path, limit=300)}
+            % {"path": page_text(error.path, limit=300)}
         )
     except (Undecodable, PayloadRejected) as error:
-        return Draft(problem=visible(error, limit=500))
+        return Draft(problem=page_text(error, limit=500))
     except (ValueError, RecursionError) as error:
-        return Draft(problem=visible(f"{type(error).__name__}: {error}", limit=500))
+        return Draft(problem=page_text(f"{type(error).__name__}: {error}", limit=500))
     if not stored.damaged and same(value, stored.value):
         return Draft(problem=gettext("Nothing was changed: to retry it as it is, use “Retry”."))
     return Draft(value=value)
@@ -100,7 +100,7 @@ def _write(
         model_admin,
         request,
         "edit",
-        gettext("Edit and retry %(record)s") % {"record": visible(str(found), limit=200)},
+        gettext("Edit and retry %(record)s") % {"record": page_text(str(found), limit=200)},
         record=found,
         form=form,
         problem=stored.problem,
@@ -121,7 +121,8 @@ def _compare(
         model_admin,
         request,
         "edit_confirm",
-        gettext("Retry %(record)s with this payload?") % {"record": visible(str(found), limit=200)},
+        gettext("Retry %(record)s with this payload?")
+        % {"record": page_text(str(found), limit=200)},
         record=found,
         form=form,
         lines=lines,

@@ -6,7 +6,7 @@ from django.utils.translation import gettext, ngettext
 
 from ...models import Message, PoisonRecord, Queue
 from ...operations import effect_of
-from ...text import visible
+from ...text import page_text
 from ..pages import alias
 from .following import following
 
@@ -46,13 +46,13 @@ def of_remove(record: PoisonRecord) -> list[str]:
     ]
     if record.instance is not None:
         text = gettext("Instance %(id)s stays as it is; nothing can reopen it any more.")
-        return [*said, text % {"id": visible(record.instance, limit=200)}]
+        return [*said, text % {"id": page_text(record.instance, limit=200)}]
     if record.stream is None:
         return [*said, gettext("It belongs to no stream: nothing waits for it.")]
     if record.halts:
         said.append(
             gettext("The stream %(stream)s stands still because of it and goes on without it.")
-            % {"stream": visible(record.stream, limit=200)}
+            % {"stream": page_text(record.stream, limit=200)}
         )
         return [*said, *_waiting(record)]
     return [*said, gettext("Its stream has already gone on without it.")]
@@ -63,7 +63,7 @@ def warnings(record: PoisonRecord) -> list[str]:
     queue = Queue.objects.using(alias()).filter(name=record.queue).first()
     if queue is None:
         text = gettext("The queue %(name)s does not exist any more: choose another one.")
-        return [text % {"name": visible(record.queue, limit=200)}]
+        return [text % {"name": page_text(record.queue, limit=200)}]
     found = []
     if queue.paused:
         text = gettext("The queue %(name)s is paused: the message waits until it is resumed.")
@@ -75,10 +75,10 @@ def warnings(record: PoisonRecord) -> list[str]:
                 "An unfinished message with the same key, %(key)s, is in the queue: until it is "
                 "done, the retry is refused."
             )
-            found.append(text % {"key": visible(record.key, limit=200)})
+            found.append(text % {"key": page_text(record.key, limit=200)})
     if refusal := effect_of(record, using=alias()).refusal:
         text = gettext("As things stand, the retry is refused: %(why)s.")
-        found.append(text % {"why": visible(refusal, limit=500)})
+        found.append(text % {"why": page_text(refusal, limit=500)})
     return found
 
 
@@ -87,13 +87,15 @@ def on_instance(record: PoisonRecord) -> str:
     if record.instance is None:
         return ""
     found = effect_of(record, using=alias())
-    name = {"id": visible(record.instance, limit=200)}
+    name = {"id": page_text(record.instance, limit=200)}
     if found.instance is None:
         return gettext("Its instance %(id)s does not exist any more.") % name
     if found.failed_it:
         return gettext("%(id)s failed of this. A retry reopens it.") % name
     if found.refusal:
-        return gettext("A retry is refused: %(why)s.") % {"why": visible(found.refusal, limit=500)}
+        return gettext("A retry is refused: %(why)s.") % {
+            "why": page_text(found.refusal, limit=500)
+        }
     return gettext("%(id)s still waits for it: it has not been told yet.") % name
 
 
@@ -101,7 +103,7 @@ def _reopens(record: PoisonRecord) -> list[str]:
     found = effect_of(record, using=alias())
     if not found.reopens:
         return []
-    ids = ", ".join(visible(id, limit=200) for id in found.reopens[:_NAMED])
+    ids = ", ".join(page_text(id, limit=200) for id in found.reopens[:_NAMED])
     if (more := len(found.reopens) - _NAMED) > 0:
         ids = gettext("%(ids)s and %(n)s more") % {"ids": ids, "n": more}
     text = gettext("It reopens what failed of it, and that goes on where it stood: %(ids)s.")
@@ -111,15 +113,15 @@ def _reopens(record: PoisonRecord) -> list[str]:
 def _names(record: PoisonRecord) -> dict[str, object]:
     return {
         "id": record.message_id,
-        "name": visible(record.name, limit=200),
-        "queue": visible(record.queue, limit=200),
+        "name": page_text(record.name, limit=200),
+        "queue": page_text(record.queue, limit=200),
     }
 
 
 def _stream_after_retry(record: PoisonRecord) -> list[str]:
     if record.stream is None:
         return [gettext("It belongs to no stream: no other message is affected.")]
-    name = {"stream": visible(record.stream, limit=200)}
+    name = {"stream": page_text(record.stream, limit=200)}
     if record.halts:
         text = gettext(
             "The stream %(stream)s stands still because of it. It takes its old place at the head; "

@@ -12,12 +12,11 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext
 
 from ... import clock
-from ...error_details import ERROR_LIMIT
 from ...lifecycle.dead_queues import is_moved
 from ...models import Act, PoisonRecord
 from ...operations import trail
 from ...status import FailureReason, Status
-from ...text import visible
+from ...text import ERROR_LIMIT, page_text
 from ...times import moment
 from ..base import as_id
 from ..cli_hint import command
@@ -51,7 +50,7 @@ def record(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
         model_admin,
         request,
         "record",
-        visible(str(found), limit=250),
+        page_text(str(found), limit=250),
         tab="record",
         record=found,
         cause=cause(found),
@@ -108,7 +107,7 @@ def gone(model_admin: Any, request: HttpRequest, message_id: int | None) -> Http
             Act.REMOVE: gettext("Message %(id)s was already removed by %(by)s (%(at)s)."),
         }
         at = moment(entry.at)
-        by = visible(entry.by, limit=100) or gettext("somebody")
+        by = page_text(entry.by, limit=100) or gettext("somebody")
         text = texts[Act(entry.act)] % {"by": by, "id": message_id, "at": at}
     else:
         text = gettext("This poison record is gone: it has been retried or removed.")

@@ -11,7 +11,7 @@ from django.utils.translation import gettext
 
 from ... import operations
 from ...models import PoisonRecord
-from ...text import visible
+from ...text import page_text
 from ..base import as_id
 from ..cli_hint import command
 from ..forms import RetryForm, WhyForm
@@ -58,7 +58,7 @@ def remove(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
             return gone(model_admin, request, found.message_id)
         write_log(request, [found], _said(gettext("Removed."), why), gone=True)
         text = gettext("Message %(id)s (%(name)s) was removed for good.")
-        tell(request, text % {"id": found.message_id, "name": visible(found.name, limit=200)})
+        tell(request, text % {"id": found.message_id, "name": page_text(found.name, limit=200)})
         return HttpResponseRedirect(url(model_admin, "records"))
     return _ask(
         model_admin,
@@ -89,15 +89,15 @@ def retried(
         return gone(model_admin, request, found.message_id)
     if outcome.refused:
         text = gettext("It was not retried: %(why)s.")
-        refusal = visible(next(iter(outcome.refused.values())), limit=500)
+        refusal = page_text(next(iter(outcome.refused.values())), limit=500)
         tell(request, text % {"why": refusal}, messages.ERROR)
         return HttpResponseRedirect(url(model_admin, "change", found.pk))
     done = gettext("Edited and retried.") if edited else gettext("Retried.")
     write_log(request, [found], _said(done, why))
     text = gettext("Message %(id)s (%(name)s) is back in the queue %(queue)s.") % {
         "id": found.message_id,
-        "name": visible(found.name, limit=200),
-        "queue": visible(queue or found.queue, limit=200),
+        "name": page_text(found.name, limit=200),
+        "queue": page_text(queue or found.queue, limit=200),
     }
     page = page_of_message(model_admin, request, found.message_id)
     if page:
@@ -119,7 +119,7 @@ def _ask(
         model_admin,
         request,
         "confirm",
-        title % {"record": visible(str(found), limit=200)},
+        title % {"record": page_text(str(found), limit=200)},
         record=found,
         form=form,
         **context,

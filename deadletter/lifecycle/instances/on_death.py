@@ -11,11 +11,11 @@ from ...error_details import (
     FailedDeserialization,
     MessageType,
     Orchestration,
-    printable,
 )
 from ...instance_events import ActivityFailed
 from ...models import Damaged, Instance, InstanceStatus, Kind, Message
 from ...status import FailureReason
+from ...text import storable_text
 from ..transaction import Transaction
 from . import end
 from .post import event_letter
@@ -162,7 +162,7 @@ def _error(dead: Dead, payload: object) -> ErrorDetails:
     return ErrorDetails.Poison(
         attempts=dead.attempts,
         max_attempts=dead.max_attempts,
-        last_error=None if dead.last_error is None else printable(dead.last_error),
+        last_error=None if dead.last_error is None else storable_text(dead.last_error),
         message_type=kind,
         instance=dead.instance,
         execution_id=dead.execution_id,

@@ -28,8 +28,8 @@ from ...cli import (
     workers,
 )
 from ...cli.output import Screen, usage
-from ...cli.text import plain
 from ...exceptions import LockNotAvailable
+from ...text import terminal_line
 
 #: Name, help, what adds its arguments, what runs it.
 PARTS = (
@@ -80,8 +80,8 @@ class Command(BaseCommand):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 141
         except LockNotAvailable as error:
-            raise CommandError(plain(error)) from None
+            raise CommandError(terminal_line(error)) from None
         except DatabaseError as error:
-            raise CommandError(f"the database refused: {plain(error)}") from None
+            raise CommandError(f"the database refused: {terminal_line(error)}") from None
         if code:
             sys.exit(code)

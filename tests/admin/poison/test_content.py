@@ -13,7 +13,7 @@ from deadletter import operations
 from deadletter.admin import PoisonRecordAdmin
 from deadletter.models import Act, PoisonRecord, Queue
 from deadletter.operations import PoisonFilter
-from deadletter.text import visible
+from deadletter.text import page_text
 
 from ..conftest import url
 
@@ -94,9 +94,9 @@ def test_what_deceives_the_eye_is_named(admin_client: Client, dirty) -> None:
     html = admin_client.get(url("poisonrecord", "change", record.pk)).content.decode()
 
     assert "invoice[U+202E]fdp.exe" in html
-    assert visible("a\u200bb\x00c") == "a[U+200B]b\ufffdc"
-    assert visible("x" * 30, limit=10) == "x" * 10 + "…"
-    assert visible(None) == ""
+    assert page_text("a\u200bb\x00c") == "a[U+200B]b\ufffdc"
+    assert page_text("x" * 30, limit=10) == "x" * 10 + "…"
+    assert page_text(None) == ""
 
 
 def test_an_error_of_ten_megabytes_does_not_fill_the_page(admin_client: Client, poisoned) -> None:
