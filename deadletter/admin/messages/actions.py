@@ -12,7 +12,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ... import operations
-from ...lifecycle.dead_queues import is_moved, read_burial, source_queues
+from ...lifecycle.dead_queues import is_moved, read_original_death, source_queues
 from ...models import Message, OnPoison, Queue, State, StreamPolicy
 from ...text import page_text
 
@@ -65,7 +65,7 @@ def _retry_dead_says(messages: Sequence[Message]) -> list[str]:
     sources = source_queues(alias)
     targets: Counter[str] = Counter()
     for row in rows:
-        burial, only = read_burial(row), sources.get(row.queue_id, [])
+        burial, only = read_original_death(row), sources.get(row.queue_id, [])
         guess = only[0] if len(only) == 1 else "?"
         targets[(burial and burial.queue) or guess] += 1
     says = [

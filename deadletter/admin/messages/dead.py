@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...lifecycle.dead_queues import Burial, read_burial
+from ...lifecycle.dead_queues import OriginalDeath, read_original_death
 from ...models import Message, PoisonRecord, Queue
 from ...text import page_text
 from ...times import age
@@ -66,7 +66,7 @@ def show_death(row: Message | PoisonRecord, now: Any, *, texts: bool) -> str:
     if "death" in row.get_deferred_fields():
         # From where the row was read: by itself Django asks the router, which may name a replica.
         row.refresh_from_db(using=row._state.db, fields=["death"])
-    burial = read_burial(row)
+    burial = read_original_death(row)
     if burial is None:
         return "-"
     return str(
@@ -74,7 +74,7 @@ def show_death(row: Message | PoisonRecord, now: Any, *, texts: bool) -> str:
     )
 
 
-def _sentence(burial: Burial, now: Any, *, texts: bool) -> str:
+def _sentence(burial: OriginalDeath, now: Any, *, texts: bool) -> str:
     cause = reason_name(burial.cause) if burial.cause is not None else gettext("unknown")
     values = {"queue": burial.queue or "?", "reason": cause, "id": burial.message_id}
     text = gettext("died in %(queue)s of %(reason)s") % values
