@@ -37,11 +37,11 @@ NEAR_DATABASE = {
     "plans": ("tests/plans", "tests/admin/dashboard/test_plans.py"),
     "lifecycle": ("tests/lifecycle", "tests/models"),
     "races": ("tests/races", "tests/machine"),
-    "operations": ("tests/operations", "tests/hostile", "tests/commands"),
+    "operations": ("tests/operations", "tests/hostile", "tests/cli"),
     "instances": ("tests/instances", "tests/upgrades", "tests/alerts", "tests/metrics"),
 }
 #: Tests whose verdict can depend on the version of Django. `make matrix` runs all on each pair.
-NEAR_DJANGO = ("tests/admin", "tests/alerts", "tests/commands", "tests/models", "tests/test_*.py")
+NEAR_DJANGO = ("tests/admin", "tests/alerts", "tests/cli", "tests/models", "tests/test_*.py")
 
 #: Where a change makes these parts worth running at once.
 DATABASE_FILES = tuple(
