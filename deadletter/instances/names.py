@@ -1,4 +1,4 @@
-"""May this be said to an instance? Checked before anything is stored, naming the field."""
+"""Checks of ids, names and values for instances, before anything is stored."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from .flows import VERSION
 
 
 def checked(field: str, value: Any) -> Any:
-    """Return it as it is read back. Refuse what JSON cannot carry in an event, a level of it."""
+    """
+    Return a value as it will be read back. Raises: MessageRejected if JSON cannot carry it.
+
+    One level of depth is left for the event that it is part of.
+    """
     limit = get_settings().payload_limit
     return as_stored(value, accept(value, field=field, limit=limit, depth=DEPTH_LIMIT - 1))
 
 
 def instance_id(value: object) -> str:
+    """Return the id of an instance. Raises: MessageRejected."""
     if isinstance(value, str) and NAME.fullmatch(value) and len(value) <= LONGEST_ID:
         return value
     raise MessageRejected(
@@ -30,6 +35,7 @@ def instance_id(value: object) -> str:
 
 
 def name(field: str, value: object) -> str:
+    """Return a name. Raises: MessageRejected naming the field."""
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise MessageRejected(field, f"{shown(value)} is not a name: letters, digits and _ . : / @ + -")

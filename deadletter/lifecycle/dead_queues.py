@@ -182,7 +182,7 @@ class _Way:
                 if (name := self.target(row)) in self.ids:
                     found.add((self.ids[name], row.stream))
             if row.instance is not None:
-                found |= on_retry.streams_above(self.using, row.instance)
+                found |= on_retry.streams_to_lock(self.using, row.instance)
         return found
 
     def obstacle(self, row: Message) -> str:

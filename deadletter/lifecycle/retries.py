@@ -15,11 +15,10 @@ from .. import crash_points, signals, sql
 from ..models import Message, PoisonRecord, Queue, State
 from ..status import FailureReason, Status
 from . import retry_outcomes, streams
-from .announce import announce
-from .counters import Subject
+from .counters import CounterKey
 from .instances import on_retry
 from .notify import notify_after_commit
-from .quarantine import Death, quarantine
+from .quarantine import MessageDeath, quarantine
 from .transaction import Stream, Transaction
 
 
@@ -117,14 +116,14 @@ class Restoration:
         while waiting and helped:
             helped = False
             for id in list(waiting):
-                plan = on_retry.judge(self.tx, self.records[id], queue=self.queue)
+                plan = on_retry.plan_retry(self.tx, self.records[id], queue=self.queue)
                 if isinstance(plan, str):
                     self.refused[id] = plan
                     continue
                 waiting.remove(id)
                 self.refused.pop(id, None)
                 if self.restore([id]):
-                    on_retry.carry_out(self.tx, plan, self.records[id])
+                    on_retry.apply_plan(self.tx, plan, self.records[id])
                     helped = True
 
 
@@ -214,7 +213,7 @@ def poison(
     def work(tx: Transaction, message: Message, state: str) -> str:
         if state == "active":
             return f"message {message.pk} is active; wait for its lease to end"
-        quarantine(tx, [Death(message.pk, FailureReason.OPERATOR, why)], by=by)
+        quarantine(tx, [MessageDeath(message.pk, FailureReason.OPERATOR, why)], by=by)
         return ""
 
     return _each_waiting(tx, message_ids, work)
@@ -318,9 +317,9 @@ def tell(
 ) -> None:
     """Count the act and announce it."""
     for record in records:
-        subject = Subject(record.queue, record.name, record.kind)
+        subject = CounterKey(record.queue, record.name, record.kind)
         tx.counts.add(subject, name.removeprefix("poison_"))
-    announce(
+    signals.announce(
         tx.using,
         name,
         signal,

@@ -1,4 +1,4 @@
-"""What goes into the verbs and what comes out: plain values."""
+"""Values that go into the verbs of this package and come out of them."""
 
 from __future__ import annotations
 

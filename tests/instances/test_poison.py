@@ -136,7 +136,7 @@ def test_the_owner_is_told_in_the_transaction_of_the_quarantine(clock, family, m
     start("one", instance="o")
     take_turn(lifecycle.claim().messages[0], flows.versions("one"))
     activity = lifecycle.claim()
-    monkeypatch.setattr(quarantine.outcomes, "mark_deaths", _broken)
+    monkeypatch.setattr(quarantine.retry_outcomes, "mark_deaths", _broken)
 
     with pytest.raises(RuntimeError, match="broken"):
         lifecycle.abandon(activity.token, activity.ids[0], force_poison=True)
@@ -352,7 +352,7 @@ def test_what_is_stale_fails_nobody(clock, flow, standing):
 
 
 def test_plain_poison_asks_for_no_owner(clock, monkeypatch):
-    monkeypatch.setattr(on_death, "tell", _broken)
+    monkeypatch.setattr(on_death, "notify_instances", _broken)
     ids = [send("mail").pk for _ in range(3)]
 
     operations.poison(ids, why="x")
