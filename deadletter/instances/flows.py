@@ -92,7 +92,8 @@ def orchestration(
     Register `def flow(run, event)` as one version of an orchestration.
 
     It is called once for each event of an instance, in order, and decides by calling `run`. It must
-    not wait: what takes time is an activity. Its own database work commits with its decisions.
+    not wait: work that takes time is an activity. What it writes to the database commits with its
+    decisions.
     """
     if not NAME.fullmatch(name):
         raise ValueError(

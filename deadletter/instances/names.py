@@ -7,7 +7,6 @@ from typing import Any
 from ..conf import NAME, get_settings
 from ..error_details import shown
 from ..exceptions import MessageRejected
-from ..lifecycle.enqueue import checked_priority
 from ..models.instance import LONGEST_ID
 from ..payload import DEPTH_LIMIT, accept, as_stored
 from .flows import VERSION
@@ -41,11 +40,8 @@ def name(field: str, value: object) -> str:
     raise MessageRejected(field, f"{shown(value)} is not a name: letters, digits and _ . : / @ + -")
 
 
-def priority(value: object) -> int:
-    return checked_priority(value)
-
-
 def version(value: object) -> str:
+    """Return the version of a flow. Raises: MessageRejected."""
     if isinstance(value, str) and VERSION.fullmatch(value):
         return value
     raise MessageRejected("version", f"{shown(value)} is not a version, such as 1.2.0")

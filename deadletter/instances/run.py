@@ -12,6 +12,7 @@ from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..error_details import ErrorDetails
 from ..exceptions import DeadletterError
+from ..lifecycle import checked_priority
 from ..models import Instance
 from ..models.instance import LONGEST_ID
 from ..payload import accept, as_stored
@@ -116,7 +117,7 @@ class Run:
                 payload=accept(payload, limit=get_settings().payload_limit),
                 queue=None if queue is None else names.name("queue", queue),
                 delay=as_timedelta(delay, field="delay"),
-                priority=names.priority(priority),
+                priority=checked_priority(priority),
                 headers=headers,
             )
         )

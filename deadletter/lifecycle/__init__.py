@@ -21,8 +21,12 @@ from ..exceptions import CompletionRefused, LeaseLost
 from .batch import process_batch
 from .claims import claim
 from .completions import complete, complete_in, complete_last
-from .enqueue import Outgoing, asend, asend_many, send, send_many
+from .enqueue import Outgoing, asend, asend_many, checked_priority, send, send_many
 from .failures import abandon, fail
+from .internal_queue import PREFIX as INTERNAL_PREFIX
+from .internal_queue import QUEUE as INTERNAL_QUEUE
+from .internal_queue import ensure_internal_queue
+from .levels import oldest_due, oldest_waiting, priorities, read_levels, to_be_served
 from .notify import CHANNEL
 from .quarantine import Poisoning
 from .releases import give_back, refund, release
@@ -52,6 +56,8 @@ from .values import (
 
 __all__ = [
     "CHANNEL",
+    "INTERNAL_PREFIX",
+    "INTERNAL_QUEUE",
     "Batch",
     "ClaimRequest",
     "Claimed",
@@ -78,13 +84,19 @@ __all__ = [
     "abandon",
     "asend",
     "asend_many",
+    "checked_priority",
     "claim",
     "complete",
     "complete_in",
     "complete_last",
+    "ensure_internal_queue",
     "fail",
     "give_back",
+    "oldest_due",
+    "oldest_waiting",
+    "priorities",
     "process_batch",
+    "read_levels",
     "refund",
     "release",
     "renew",
@@ -92,5 +104,6 @@ __all__ = [
     "send",
     "send_many",
     "sweep",
+    "to_be_served",
     "unpublished",
 ]

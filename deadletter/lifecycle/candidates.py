@@ -32,8 +32,8 @@ ROUNDS = 10
 #: Candidates of one look, and streams after which a claim looks no further: each stream is a lock,
 #: and PostgreSQL has room for some thousands of them in all.
 REACH = 1_000
-#: Candidates looked at in proportion to those expected to be enough: another look costs more than
-#: a few candidates too many.
+#: Factor on the candidates expected to be enough: another look costs more than a few candidates too
+#: many.
 SPARE = 1.25
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -144,6 +144,8 @@ class OpenClaim:
             exclude=sorted(self.failed | self.passed),
             **params,
         )
+        # A row: verdict, first due time or queue id, place or stream lock, id, then the message;
+        # see `_claimed`. The hot path: only the other candidates become named tuples.
         leased = [row for row in rows if row[0] == "leased"]
         if self.tx.is_sqlite:
             # Every candidate comes first, in order; the leased ones come again.
@@ -324,7 +326,7 @@ class OpenClaim:
         self.passed.update(ids)
 
     def _claimed(self, row: sql.Row) -> Claimed:
-        """Build a message from a row of `claim`. Unpacking took 60 % of the time of slicing."""
+        """Build a message from a row of `claim`. Unpacking takes 60 % of the time of slicing."""
         (
             _verdict,
             _since,

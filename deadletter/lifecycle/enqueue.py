@@ -27,7 +27,7 @@ _NOTHING = timedelta(0)
 _MESSAGE = Kind.MESSAGE.value
 
 
-def hear_names(names: Iterable[str]) -> None:
+def on_names_sent(names: Iterable[str]) -> None:
     """Called with the names sent while DEBUG is on. Replaced by the app, which knows handlers."""
 
 
@@ -82,7 +82,7 @@ def send(
                 notify_after_commit(alias)
             announce_sent(alias, queue, [(rows[0][0], name)])
             if settings.DEBUG:
-                hear_names([name])
+                on_names_sent([name])
             return _row(item, values, rows[0], alias)
         target = _queue(queue, alias)
         taken = key and Message.objects.using(alias).filter(queue=target, key=key).first()
@@ -112,7 +112,7 @@ def send_many(
         if rows:
             notify_after_commit(alias)
         if settings.DEBUG:
-            hear_names(row["name"] for row in rows)
+            on_names_sent(row["name"] for row in rows)
         return ids
 
     return in_transaction(work, using=alias, wait=UNLIMITED)

@@ -89,8 +89,8 @@ def read_hint(request: ClaimRequest, *, using: str | None) -> Levels | None:
     if known is not None and not known.due and not request.rediscover:
         return known
     try:
-        # Only what is due now, and as SQL compares it: a time that Python cannot read may come
-        # first at its level, and what is due behind it must not be hidden by it.
+        # Only what is due now, as SQL compares it: a damaged time that Python cannot read may come
+        # first at its level, and must not hide the due messages behind it.
         return _discover(connection, request, now=now, within=timedelta(0), keep=False)
     except OperationalError as error:
         if "locked" not in str(error):

@@ -63,8 +63,9 @@ def refund(token: str, ids: Iterable[int], *, using: str | None = None) -> list[
     """
     Refund the attempts of messages whose lease ran out before they were started.
 
-    Returns the ids that nobody else has claimed since. `release` is for leases that still run;
-    here the lease is over, the message is due again already, and only the attempt is given back.
+    Returns the ids of messages that were not claimed again since. `release` is for leases that
+    still run; here the lease is over, the message is due again already, and only the attempt is
+    given back.
     """
     tokens = dict.fromkeys(ids, token)
     return in_transaction(lambda tx: refund_in(tx, tokens), using=using)

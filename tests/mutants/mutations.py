@@ -1326,8 +1326,8 @@ def _rest() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/transaction.py",
-                "if nested or not left or not _passes(error):",
-                "if not left or not _passes(error):",
+                "if nested or not left or not _is_transient(error):",
+                "if not left or not _is_transient(error):",
             )
         ],
         ["tests/lifecycle/test_transaction.py"],

@@ -1,4 +1,4 @@
-"""Rows of instances: lock, create and save them, and tell whether an event concerns one."""
+"""Rows of instances: lock, create and save them, and check whether an event concerns one."""
 
 from __future__ import annotations
 
