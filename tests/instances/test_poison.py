@@ -1,4 +1,4 @@
-"""Poison reaches its owner, in the transaction of the quarantine, with the very same error."""
+"""A death is reported to its instance in the transaction of the quarantine, with the same error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flow advances by events, in order, and all that a turn decides is stored with its end."""
+"""A flow advances by events, in order; the decisions of a turn are stored with its end."""
 
 from __future__ import annotations
 

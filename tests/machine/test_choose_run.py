@@ -1,4 +1,4 @@
-"""Which messages of a stream may run? Every short stream, against the rule said another way."""
+"""The choice of a run: every short stream, compared with the rule stated in another way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage for races: actors that stop at named statements, and a count of deadlocks met."""
+"""Fixtures for races: actors that stop at named statements, and a count of deadlocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another transaction holds a row, a stream or what a settle would change: it alone waits."""
+"""Another transaction has locked a row or a stream: only the reports that need it are busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims of one stream at one instant: never two holders, nothing out of order, no deadlock."""
+"""Concurrent claims of one stream: never two holders, nothing out of order, no deadlock."""
 
 from __future__ import annotations
 
