@@ -21,7 +21,7 @@ class DeadletterConfig(AppConfig):
         from .lifecycle import enqueue, policy_edits  # noqa: F401 - hears of edited queues
 
         post_migrate.connect(create_declared_queues, sender=self)
-        enqueue.hear_names = _check_names
+        enqueue.on_names_sent = _check_names
 
 
 def _check_names(names: Iterable[str]) -> None:

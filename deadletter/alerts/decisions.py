@@ -19,7 +19,6 @@ from django.db import router
 from .. import clock, signals
 from ..alert_rules import AlertPolicy
 from ..conf import get_settings
-from ..lifecycle.announce import announce as tell_listeners
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
 from ..models import Alert, AlertState
@@ -267,7 +266,7 @@ def _tell_listeners(
     if told:
         tx.after_commit(tell)
     for kind, signal, alert in told:
-        tell_listeners(tx.using, kind, signal, sender=Alert, each=partial(_arguments, alert))
+        signals.announce(tx.using, kind, signal, sender=Alert, each=partial(_arguments, alert))
 
 
 def _arguments(alert: dict[str, Any]) -> list[dict[str, Any]]:

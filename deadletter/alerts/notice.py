@@ -17,8 +17,8 @@ from typing import Any
 from django.db import router
 
 from ..conf import get_settings
-from ..lifecycle.enqueue import send
-from ..lifecycle.internal_queue import QUEUE, own_queue
+from ..lifecycle import send
+from ..lifecycle.internal_queue import QUEUE, ensure_internal_queue
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Alert, Message
 from ..payload import accept
@@ -149,7 +149,7 @@ def _fitting(notice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _post(alias: str, channels: Sequence[str], notice: dict[str, Any]) -> int:
-    own_queue(alias)
+    ensure_internal_queue(alias)
     for name in channels:
         payload = {"channel": name, "notice": notice, "using": alias}
         send(NAME, payload, queue=QUEUE, using=alias)

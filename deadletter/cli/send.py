@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..exceptions import MessageRejected, UnknownQueue
-from ..lifecycle.enqueue import send
+from ..lifecycle import send
 from ..models import Message
 from .args import add_common, alias, span, unknown_queue
 from .output import Screen, usage

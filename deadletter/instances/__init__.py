@@ -1,8 +1,10 @@
 """
 Instances: long-running processes that advance by messages, in order, one at a time.
 
-Reading order: flows (which function), starting, run (what a flow can decide), turn, applying,
-activity, asking, cancelling. What their messages' deaths mean: lifecycle/owners.
+Reading order: flows (registered functions and versions), starts, run (what a flow sees and can
+decide), turns, decisions (a turn's decisions are stored), activities, control (raise events, wait,
+cancel), names (checks of input). What the death or the retry of a message does to its instance is
+in `lifecycle.instances`.
 """
 
 from __future__ import annotations
@@ -10,8 +12,7 @@ from __future__ import annotations
 from asgiref.sync import sync_to_async
 
 from .activities import finish_activity, fire_timer
-from .cancelling import cancel
-from .control import await_for, instance_status, raise_event, wait_for
+from .control import await_for, cancel, instance_status, raise_event, wait_for
 from .decisions import TIMER
 from .flows import Flow, Flows, flows, highest, orchestration
 from .run import Run, TurnEnded

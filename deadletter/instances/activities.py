@@ -1,4 +1,4 @@
-"""What becomes of an activity's result, and of a timer? An event in the stream of its instance."""
+"""Activities and timers: their end is posted as an event to the stream of their instance."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from ..exceptions import LeaseLost
 from ..instance_events import ActivityCompleted, Event, TimerFired
-from ..lifecycle import Claimed, Completion, failures
-from ..lifecycle.instances import end
-from ..lifecycle.instances.post import event_letter
+from ..lifecycle import Claimed, Completion, complete_in
+from ..lifecycle.instances.post import event_message, post_or_log
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Instance
 from ..status import Status
@@ -28,27 +27,27 @@ def finish_activity(message: Claimed, result: Any, *, using: str | None = None) 
     def work(tx: Transaction) -> None:
         seconds = monotonic() - message.started if message.started else None
         finished = Completion(message.id, Status.PUBLISHED, message.token, seconds)
-        if message.id not in failures.completing(tx, [finished]):
+        if message.id not in complete_in(tx, [finished]):
             raise LeaseLost([message.id])
-        _tell(tx, message, done)
+        _post_to_instance(tx, message, done)
 
-    # Only this handler's own thread waits, and not longer than the message is its own.
+    # Only the thread of this handler waits, and not longer than its lease.
     in_transaction(work, using=using, wait=message.lease.total_seconds(), is_last=True)
 
 
 def fire_timer(message: Claimed) -> None:
-    """Send what a timer waited for; its handler is atomic, so both happen or neither."""
+    """Send TimerFired to the instance. The handler is atomic: it commits with the completion."""
     fired = TimerFired(activity_id=message.activity_id or 0)
-    in_transaction(lambda tx: _tell(tx, message, fired), using=message.payload["using"])
+    in_transaction(lambda tx: _post_to_instance(tx, message, fired), using=message.payload["using"])
 
 
-def _tell(tx: Transaction, message: Claimed, event: Event) -> None:
-    owner = Instance.objects.using(tx.using).light().filter(pk=message.instance).first()
-    if owner is not None:
-        letter = event_letter(
-            owner,
+def _post_to_instance(tx: Transaction, message: Claimed, event: Event) -> None:
+    instance = Instance.objects.using(tx.using).light().filter(pk=message.instance).first()
+    if instance is not None:
+        news = event_message(
+            instance,
             event,
             execution_id=message.execution_id or 0,
             activity_id=message.activity_id,
         )
-        end.deliver(letter, tx, or_in=message.queue)
+        post_or_log(tx, news, fallback_queue=message.queue)

@@ -1,4 +1,4 @@
-"""What does a turn change? Its decisions become messages and rows, in its own transaction."""
+"""Decisions of a turn: they become messages and rows, in the transaction of the turn."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 
 from ..conf import get_settings
 from ..instance_events import ActivityFailed, ChildFailed
-from ..lifecycle.instances import end
-from ..lifecycle.instances.log import note
-from ..lifecycle.instances.post import Letter
+from ..lifecycle.instances.end import complete_instance, fail_instance
+from ..lifecycle.instances.log import add_log_entry
+from ..lifecycle.instances.post import InstanceMessage
+from ..lifecycle.instances.rows import extended_history, save_instance
 from ..lifecycle.transaction import Transaction
 from ..models import Instance, InstanceLogKind, Kind
 from ..payload import accept, as_stored
-from .run import Call, Child, Complete, Continue, Decision, Fail, Run
-from .starts import begin, deliver_or_refuse, send_started
+from .run import CallActivity, Complete, Continue, Decision, Fail, Run, StartChild
+from .starts import begin_execution, post_or_refuse, start_in
 
-#: The built-in handler that lets a timer fire.
+#: The name of the built-in handler that fires a timer.
 TIMER = "deadletter.timer"
 
 
-def apply(
+def apply_decisions(
     tx: Transaction,
     instance: Instance,
     run: Run | None,
@@ -29,41 +30,41 @@ def apply(
     settled: int | None,
 ) -> None:
     """
-    Write what a turn decided.
+    Write the decisions of a turn.
 
-    `failure` is one that it left unanswered, which fails the instance; `settled` is the activity,
-    child or timer that its event is the end of.
+    `failure` is a failure that the flow left unanswered, which fails the instance; `settled` is the
+    activity, child or timer that ended with the event of this turn.
     """
     if run is None:
-        end.save(tx, instance)
+        save_instance(tx, instance)
         return
     text = accept(run.state, field="state", limit=get_settings().payload_limit)
     instance.version = run.version
     instance.state = as_stored(run.state, text)
     instance.is_begun = True
     if failure is not None:
-        # What failed stays pending: a retry that reopens the instance must find it waited for.
-        end.fail(tx, instance, failure.error, failed_by=failure.error.message_id)
+        # The failed activity stays pending: a retry that reopens the instance must find it there.
+        fail_instance(tx, instance, failure.error, failed_by=failure.error.message_id)
         return
     instance.pending.pop(str(settled), None)
     instance.next_activity_id = run.next_activity_id
-    # By id: two turns that start the same children must not wait for each other.
+    # Children in the order of their ids: two turns that start the same children cannot deadlock.
     for decision in sorted(run.decisions, key=_order):
-        _send(tx, instance, decision)
+        _apply(tx, instance, decision)
     _end(tx, instance, run)
 
 
 def _order(decision: Decision) -> tuple[bool, str, int]:
-    is_child = isinstance(decision, Child)
-    return is_child, decision.instance if isinstance(decision, Child) else "", decision.activity_id
+    child_id = decision.instance if isinstance(decision, StartChild) else ""
+    return isinstance(decision, StartChild), child_id, decision.activity_id
 
 
-def _send(tx: Transaction, instance: Instance, decision: Decision) -> None:
-    if isinstance(decision, Call):
+def _apply(tx: Transaction, instance: Instance, decision: Decision) -> None:
+    if isinstance(decision, CallActivity):
         message_id = _call(tx, instance, decision)
-        _wait_for(tx, instance, decision.activity_id, "activity", decision.name, message_id)
-    elif isinstance(decision, Child):
-        begin(
+        _add_pending(tx, instance, decision.activity_id, "activity", decision.name, message_id)
+    elif isinstance(decision, StartChild):
+        start_in(
             tx,
             decision.instance,
             name=decision.name,
@@ -73,25 +74,25 @@ def _send(tx: Transaction, instance: Instance, decision: Decision) -> None:
             parent=instance,
             activity_id=decision.activity_id,
         )
-        _wait_for(tx, instance, decision.activity_id, "child", decision.name, None, decision)
+        _add_pending(tx, instance, decision.activity_id, "child", decision.name, None, decision)
     else:
-        letter = Letter(
+        message = InstanceMessage(
             kind=Kind.ORCHESTRATION,
             name=TIMER,
             queue=instance.queue,
             instance=instance.id,
             execution_id=instance.execution_id,
             activity_id=decision.activity_id,
-            # Its handler is an ordinary one, which is not told in which database it works.
+            # The handler of a timer is an ordinary one, which does not know its database.
             payload=json.dumps({"using": tx.using}),
             delay=decision.delay,
         )
-        message_id = deliver_or_refuse(tx, letter)
-        _wait_for(tx, instance, decision.activity_id, "timer", "", message_id)
+        message_id = post_or_refuse(tx, message)
+        _add_pending(tx, instance, decision.activity_id, "timer", "", message_id)
 
 
-def _call(tx: Transaction, instance: Instance, call: Call) -> int:
-    letter = Letter(
+def _call(tx: Transaction, instance: Instance, call: CallActivity) -> int:
+    message = InstanceMessage(
         kind=Kind.ACTIVITY,
         name=call.name,
         queue=call.queue or instance.queue,
@@ -103,7 +104,7 @@ def _call(tx: Transaction, instance: Instance, call: Call) -> int:
         priority=call.priority,
         headers=call.headers,
     )
-    return deliver_or_refuse(tx, letter)
+    return post_or_refuse(tx, message)
 
 
 _LOGGED = {
@@ -113,20 +114,21 @@ _LOGGED = {
 }
 
 
-def _wait_for(
+def _add_pending(
     tx: Transaction,
     instance: Instance,
     activity_id: int,
     kind: str,
     name: str,
     message_id: int | None,
-    child: Child | None = None,
+    child: StartChild | None = None,
 ) -> None:
+    """Record in row and log that the instance waits for an activity, a child or a timer."""
     waited: dict[str, Any] = {"kind": kind, "name": name}
     if child is not None:
         waited["instance"] = child.instance
     instance.pending[str(activity_id)] = waited
-    note(
+    add_log_entry(
         tx,
         instance,
         _LOGGED[kind],
@@ -140,14 +142,14 @@ def _wait_for(
 def _end(tx: Transaction, instance: Instance, run: Run) -> None:
     match run.ending:
         case Complete(output=output):
-            end.complete(tx, instance, output)
+            complete_instance(tx, instance, output)
         case Fail(error=error):
-            end.fail(tx, instance, error)
+            fail_instance(tx, instance, error)
         case Continue(input=input, version=version):
-            note(tx, instance, InstanceLogKind.CONTINUED, data={"input": input})
-            instance.history = end.past(instance, status="continued")
+            add_log_entry(tx, instance, InstanceLogKind.CONTINUED, data={"input": input})
+            instance.history = extended_history(instance, status="continued")
             instance.execution_id += 1
             instance.version = version or instance.version
-            send_started(tx, instance, input=input, state=None)
+            begin_execution(tx, instance, input=input, state=None)
         case None:
-            end.save(tx, instance)
+            save_instance(tx, instance)

@@ -1,4 +1,4 @@
-"""Which function drives which kind of instance, in which version?"""
+"""Flows: the registered functions that drive instances, by name and version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
-#: What a version may look like: "1", "1.2.0", "2026-11-16", "2.0.0-beta.1".
+#: The form of a version: "1", "1.2.0", "2026-11-16", "2.0.0-beta.1".
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 
 
@@ -32,7 +32,7 @@ class Flow:
     name: str
     version: str
     function: Function
-    #: How long a turn may take; None: as the settings say for every handler.
+    #: How long a turn may take; None: the timeout that the settings give every handler.
     timeout: timedelta | None = None
 
     @property
@@ -41,7 +41,7 @@ class Flow:
 
 
 class Flows:
-    """Names, their versions and their functions."""
+    """A registry of flows by name and version."""
 
     def __init__(self) -> None:
         self._flows: dict[str, dict[str, Flow]] = {}
@@ -92,7 +92,8 @@ def orchestration(
     Register `def flow(run, event)` as one version of an orchestration.
 
     It is called once for each event of an instance, in order, and decides by calling `run`. It must
-    not wait: what takes time is an activity. Its own database work commits with its decisions.
+    not wait: work that takes time is an activity. What it writes to the database commits with its
+    decisions.
     """
     if not NAME.fullmatch(name):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""May this be said to an instance? Checked before anything is stored, naming the field."""
+"""Checks of ids, names and values for instances, before anything is stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from ..conf import NAME, get_settings
 from ..exceptions import MessageRejected
-from ..lifecycle.enqueue import checked_priority
 from ..models.instance import LONGEST_ID
 from ..payload import DEPTH_LIMIT, accept, as_stored
 from ..text import short_repr
@@ -14,12 +13,17 @@ from .flows import VERSION
 
 
 def checked(field: str, value: Any) -> Any:
-    """Return it as it is read back. Refuse what JSON cannot carry in an event, a level of it."""
+    """
+    Return a value as it will be read back. Raises: MessageRejected if JSON cannot carry it.
+
+    One level of depth is left for the event that it is part of.
+    """
     limit = get_settings().payload_limit
     return as_stored(value, accept(value, field=field, limit=limit, depth=DEPTH_LIMIT - 1))
 
 
 def instance_id(value: object) -> str:
+    """Return the id of an instance. Raises: MessageRejected."""
     if isinstance(value, str) and NAME.fullmatch(value) and len(value) <= LONGEST_ID:
         return value
     raise MessageRejected(
@@ -30,6 +34,7 @@ def instance_id(value: object) -> str:
 
 
 def name(field: str, value: object) -> str:
+    """Return a name. Raises: MessageRejected naming the field."""
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise MessageRejected(
@@ -37,11 +42,8 @@ def name(field: str, value: object) -> str:
     )
 
 
-def priority(value: object) -> int:
-    return checked_priority(value)
-
-
 def version(value: object) -> str:
+    """Return the version of a flow. Raises: MessageRejected."""
     if isinstance(value, str) and VERSION.fullmatch(value):
         return value
     raise MessageRejected("version", f"{short_repr(value)} is not a version, such as 1.2.0")

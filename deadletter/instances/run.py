@@ -1,4 +1,4 @@
-"""What a flow sees of its instance, and how it decides. Nothing is stored before the turn ends."""
+"""A run: what a flow sees of its instance during a turn, and the decisions that it makes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..error_details import ErrorDetails
 from ..exceptions import DeadletterError
+from ..lifecycle import checked_priority
 from ..models import Instance
 from ..models.instance import LONGEST_ID
 from ..payload import accept, as_stored
@@ -21,9 +22,7 @@ _AT_ONCE = timedelta(0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
-    """Have an activity done."""
-
+class CallActivity:
     activity_id: int
     name: str
     payload: str
@@ -34,7 +33,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Child:
+class StartChild:
     activity_id: int
     name: str
     instance: str
@@ -44,7 +43,7 @@ class Child:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timer:
+class SetTimer:
     activity_id: int
     delay: timedelta
 
@@ -65,7 +64,7 @@ class Continue:
     version: str | None
 
 
-Decision = Call | Child | Timer
+Decision = CallActivity | StartChild | SetTimer
 Ending = Complete | Fail | Continue
 
 
@@ -77,8 +76,8 @@ class Run:
     """
     One turn of an instance.
 
-    `state` is the flow's own: any JSON, kept from turn to turn, {} at first. Every decision is
-    stored together with the completion of the event that led to it, or, when the flow raises, none.
+    `state` belongs to the flow: any JSON, kept from turn to turn, {} at first. Decisions are stored
+    at the end of the turn, together with the completion of its event; if the flow raises, none is.
     """
 
     def __init__(self, instance: Instance, *, version: str) -> None:
@@ -88,7 +87,7 @@ class Run:
         self.execution_id = instance.execution_id
         self.input: Any = instance.input
         self.state: Any = {} if instance.state is None else instance.state
-        #: What it waits for: {activity id: {"kind": …, "name": …}}.
+        #: Activities, children and timers it waits for: {activity id: {"kind": …, "name": …}}.
         self.pending: Mapping[int, Any] = {int(id): what for id, what in instance.pending.items()}
         self.decisions: list[Decision] = []
         self.ending: Ending | None = None
@@ -112,13 +111,13 @@ class Run:
             limit = get_settings().payload_limit
             headers = as_stored(given, accept(given, field="headers", limit=limit))
         return self._add(
-            Call(
+            CallActivity(
                 activity_id=self._next,
                 name=names.name("name", name),
                 payload=accept(payload, limit=get_settings().payload_limit),
                 queue=None if queue is None else names.name("queue", queue),
                 delay=as_timedelta(delay, field="delay"),
-                priority=names.priority(priority),
+                priority=checked_priority(priority),
                 headers=headers,
             )
         )
@@ -134,7 +133,7 @@ class Run:
     ) -> int:
         """Start another instance; its end comes as ChildCompleted or ChildFailed with this id."""
         return self._add(
-            Child(
+            StartChild(
                 activity_id=self._next,
                 name=names.name("name", name),
                 instance=names.instance_id(instance or self._child_id()),
@@ -147,14 +146,14 @@ class Run:
     def timer(self, delay: Duration) -> int:
         """Be called with TimerFired after this delay."""
         wait = as_timedelta(delay, field="delay")
-        return self._add(Timer(activity_id=self._next, delay=wait))
+        return self._add(SetTimer(activity_id=self._next, delay=wait))
 
     def complete(self, output: Any = None) -> None:
-        """Come to the end; a parent hears of it."""
+        """Complete the instance; its parent is notified."""
         self._end(Complete(output=names.checked("output", output)))
 
     def fail(self, error: ErrorDetails | BaseException | str) -> None:
-        """Give up, by decision: no retry brings the instance back."""
+        """Fail the instance by decision: no retry reopens it."""
         details = error if isinstance(error, ErrorDetails) else ErrorDetails.Application(error)
         self._end(Fail(error=details))
 
@@ -164,12 +163,12 @@ class Run:
         self._end(Continue(input=names.checked("input", input), version=given))
 
     def handled(self) -> None:
-        """Say that a failure is dealt with although nothing follows from it now."""
+        """Mark a failure as handled although the flow decides nothing now."""
         self._handled = True
 
     @property
     def has_answered(self) -> bool:
-        """Whether the flow decided anything: a change of state alone is no answer."""
+        """True if the flow decided anything: a change of state alone is no answer."""
         return bool(self.decisions or self.ending or self._handled)
 
     @property
@@ -177,7 +176,7 @@ class Run:
         return self._next
 
     def _child_id(self) -> str:
-        """Make an id of the parent's own, or of its digest where that leaves no room for more."""
+        """Derive an id from the parent's id, or from its digest if that would be too long."""
         place = f":{self.execution_id}.{self._next}"
         if len(self.instance) + len(place) <= LONGEST_ID:
             return self.instance + place

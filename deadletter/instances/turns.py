@@ -1,4 +1,4 @@
-"""What happens when an event reaches its instance? One turn: all of it is committed, or nothing."""
+"""Turns: a flow decides on one event of its instance; all of the turn is committed, or nothing."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ..instance_events import (
     kind_of,
     read_event,
 )
-from ..lifecycle import Claimed, Completion, failures
-from ..lifecycle.instances import on_death
-from ..lifecycle.instances.log import note
+from ..lifecycle import Claimed, Completion, complete_in
+from ..lifecycle.instances.log import add_log_entry
+from ..lifecycle.instances.rows import lock_instances, why_stale, why_unwanted
 from ..lifecycle.transaction import Transaction, begin_writing, in_transaction
 from ..logs import event
 from ..models import Damaged, Instance, InstanceLogKind, InstanceStatus, Message
 from ..status import Status
-from .decisions import apply
+from .decisions import apply_decisions
 from .flows import Flow, highest
 from .run import Run
 
-#: How often a turn is taken again because its instance changed while the flow was deciding.
+#: How often a turn is repeated because its instance changed while the flow was deciding.
 TRIES = 5
 
 
 class UnknownVersion(DeadletterError):
-    """No function of this version is known here: another worker may know it."""
+    """No flow of this version is registered here: another worker may have it."""
 
     def __init__(self, version: str) -> None:
         super().__init__(f"version {version} is not registered")
@@ -44,20 +44,20 @@ class UnknownVersion(DeadletterError):
 
 
 class KeepsChanging(DeadletterError):
-    """An instance changed in every try of a turn."""
+    """An instance changed during every try of a turn."""
 
 
 class _Changed(Exception):
-    """Rolls back what the flow decided on an instance that is no longer like that."""
+    """Rolls back the decisions of a flow about an instance that has changed since."""
 
 
 def take_turn(message: Claimed, versions: Mapping[str, Flow], *, using: str | None = None) -> None:
     """
     Let the flow of an instance decide on one event, and complete its message with the decisions.
 
-    The flow runs before anything is locked: one that hangs must not hold up whoever reports or
-    settles in its stream. Then, in the order of everybody: the stream, the message, the instance.
-    Raises: LeaseLost, UnknownVersion, and whatever the flow raises; nothing of the turn remains.
+    The flow runs before anything is locked: a flow that hangs must not block reports in its stream.
+    Then the locks are taken in the usual order: the stream, the message, the instance.
+    Raises: LeaseLost, UnknownVersion, and what the flow raises; nothing of the turn is stored.
     """
     alias = using or router.db_for_write(Message)
     for _ in range(TRIES):
@@ -71,7 +71,7 @@ def take_turn(message: Claimed, versions: Mapping[str, Flow], *, using: str | No
 
 
 class _Turn:
-    """One try."""
+    """One try of a turn."""
 
     def __init__(self, message: Claimed, versions: Mapping[str, Flow], using: str) -> None:
         self.message = message
@@ -83,7 +83,7 @@ class _Turn:
     def take(self) -> None:
         known = Instance.objects.using(self.using).filter(pk=self.id).first()
         if known is None and isinstance(self.event, Started):
-            known = self._lost(self.event)
+            known = self._without_row(self.event)
         if known is None:
             self._drop()
             return
@@ -93,12 +93,12 @@ class _Turn:
         self._in_transaction(lambda tx: self._commit(tx, known, run, failure))
 
     def _in_transaction(self, work: Callable[[Transaction], None]) -> None:
-        # Only this handler's own thread waits, and not longer than the message is its own.
+        # Only the thread of this handler waits, and not longer than its lease.
         lease = self.message.lease.total_seconds()
         in_transaction(work, using=self.using, wait=lease, is_last=True)
 
-    def _lost(self, started: Started) -> Instance:
-        """Make up the row of an instance whose start is all there is of it."""
+    def _without_row(self, started: Started) -> Instance:
+        """Return an unsaved row for an instance of which only the first message exists."""
         execution = self.message.execution_id or 1
         return Instance(
             id=self.id,
@@ -110,7 +110,7 @@ class _Turn:
         )
 
     def _drop(self) -> None:
-        """Its instance ended, and was forgotten before this came."""
+        """Complete an event whose instance ended and was deleted before it came."""
         self._in_transaction(self._complete)
         event(
             logging.WARNING,
@@ -122,11 +122,11 @@ class _Turn:
         )
 
     def _why_not(self, instance: Instance) -> str:
-        return on_death.why_unwanted(instance, **self._about)
+        return why_unwanted(instance, **self._about)
 
     @property
     def _about(self) -> dict[str, Any]:
-        """What decides whether an instance still wants this event."""
+        """What decides whether the event still concerns an instance."""
         return {
             "execution_id": self.message.execution_id,
             "activity_id": self.message.activity_id,
@@ -134,11 +134,11 @@ class _Turn:
         }
 
     def _must_wait(self, instance: Instance) -> bool:
-        """Whether something was raised before the flow has seen the start of this execution."""
+        """Return whether it was raised before the flow has seen the start of this execution."""
         return isinstance(self.event, Raised) and not instance.is_begun
 
     def _decide(self, instance: Instance) -> tuple[Run, ActivityFailed | ChildFailed | None]:
-        """Call the flow with the event, and with what was raised before its start."""
+        """Call the flow with the event, then with the events raised before its start."""
         version = instance.version or highest(self.versions) or ""
         if version not in self.versions:
             raise UnknownVersion(version)
@@ -146,7 +146,7 @@ class _Turn:
             if isinstance(damaged := getattr(instance, field), Damaged):
                 raise Undecodable(f"the {field} of instance {instance.id}: {damaged.problem}")
         if isinstance(self.event, Started):
-            # The same, unless an operator has edited it before a retry.
+            # Different from the row only if an operator has edited the message before a retry.
             instance.input = self.event.input
         run = Run(instance, version=version)
         function = self.versions[version].function
@@ -171,21 +171,21 @@ class _Turn:
         if why := self._why_not(instance):
             self._ignore(tx, instance, why)
             return
-        self._note(tx, instance)
+        self._log(tx, instance)
         if run is None:
             waiting = {"payload": self.message.payload, "message_id": self.message.id}
             instance.inbox = [*(instance.inbox or []), waiting]
-        apply(tx, instance, run, failure, settled=self.message.activity_id)
+        apply_decisions(tx, instance, run, failure, settled=self.message.activity_id)
 
     def _complete(self, tx: Transaction) -> None:
         seconds = monotonic() - self.message.started if self.message.started else None
         done = Completion(self.message.id, Status.PUBLISHED, self.message.token, seconds)
-        if self.message.id not in failures.completing(tx, [done]):
+        if self.message.id not in complete_in(tx, [done]):
             raise LeaseLost([self.message.id])
 
     def _lock(self, tx: Transaction, known: Instance) -> Instance:
-        """Lock the row the flow decided on; if it is another by now, the turn begins again."""
-        locked = on_death.lock(tx, [self.id]).get(self.id)
+        """Lock the row that the flow saw; if it has changed since, the turn starts again."""
+        locked = lock_instances(tx, [self.id]).get(self.id)
         if locked is None and known._state.adding:
             known.created_at = known.updated_at = tx.time()
             known.save(using=tx.using, force_insert=True)
@@ -194,16 +194,16 @@ class _Turn:
         return known
 
     def _ignore(self, tx: Transaction, instance: Instance, why: str) -> None:
-        """What comes while it is failed is kept whole: it is sent again if it is reopened."""
+        """Log an unwanted event; if the instance has failed, whole: a retry sends it again."""
         missed = (
             instance.status == InstanceStatus.FAILED
             and instance.failed_by is not None
-            and not on_death.why_stale(instance, **self._about)
+            and not why_stale(instance, **self._about)
         )
         data: dict[str, Any] = {"why": why, "event": kind_of(self.event)}
         if missed:
             data["missed"] = self.message.payload
-        note(
+        add_log_entry(
             tx,
             instance,
             InstanceLogKind.IGNORED,
@@ -214,9 +214,9 @@ class _Turn:
             whole=missed,
         )
 
-    def _note(self, tx: Transaction, instance: Instance) -> None:
+    def _log(self, tx: Transaction, instance: Instance) -> None:
         data = {key: value for key, value in as_payload(self.event).items() if key != "event"}
-        note(
+        add_log_entry(
             tx,
             instance,
             kind_of(self.event),

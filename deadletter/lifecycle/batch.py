@@ -1,4 +1,4 @@
-"""Everything a worker reports and asks for, in ONE transaction."""
+"""Process a batch: everything a worker reports and asks for, in ONE transaction."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from time import monotonic
 
 from .. import crash_points
 from ..exceptions import LockNotAvailable
-from . import failures as settles
 from . import streams
-from .claims import look_ahead, new_token, take
-from .failures import Outcomes
-from .held import held
-from .locks import each_free, try_lock
-from .stages import by_end, complete_stages, record_stages, unpublished
+from .claims import claim_in, look_ahead, new_token
+from .completions import complete_in, complete_stages_in
+from .failures import fail_in
+from .locks import for_each_unlocked, try_lock
+from .releases import release_in
+from .settles import Outcomes, lease_guard
+from .stages import check_reports, record_progress, split_stages, unpublished
 from .transaction import SHORT_WAIT, TRY_WAIT, Transaction, in_transaction
 from .values import (
     Batch,
@@ -43,15 +44,15 @@ def process_batch(
     using: str | None = None,
 ) -> WorkBatch:
     """
-    Settle what was done, give back what was not, and claim more: all of it or nothing.
+    Settle reports, release what was not processed, and claim more: all of it or nothing.
 
     `token` is the lease of every report that names none itself. Reports of messages that are not
-    (or no longer) the caller's are skipped and returned as `lost`; those of messages that another
-    transaction has locked, or whose stream it has, as `busy`: nobody is waited for longer than a
-    moment, and with `careful` (for what was busy before) not even that. What failed in this call is
-    not claimed by it again, what was released or finished a stage may be. Completions whose flags
-    make no stage are `refused`, and the rest is applied. `progress` is of attempts that go on: what
-    was written of it is `recorded`, and a locked row is not waited for.
+    (or no longer) the caller's are skipped and returned as `lost`; reports of messages whose row or
+    stream another transaction has locked are returned as `busy`. The call waits for a lock only a
+    moment, and with `careful` (for what was busy before) not at all. A message that failed in this
+    call is not claimed by it again; a message that was released or completed a stage may be.
+    Completions whose flags make no stage are `refused`, and the rest is applied. `progress` is of
+    attempts that go on: the ids that were written are `recorded`, and locked rows are skipped.
     Raises: ValueError when no row can hold the flags of a report; nothing is done.
     """
     reports = _Reports(
@@ -66,7 +67,7 @@ def process_batch(
             for item in releases
         ],
     )
-    settles.check_reports(reports.done, reports.failed)
+    check_reports(reports.completions, reports.failures)
 
     hint: Levels | None = None
     if not (len(reports) or progress) and claim is not None and claim.limit:
@@ -76,110 +77,106 @@ def process_batch(
                 return WorkBatch(claim.token or new_token(), levels=hint)
             claim = replace(claim, levels=hint, rediscover=False)
 
-    ending = {item.id for item in reports.back} if progress else ()
+    released = {item.id for item in reports.releases} if progress else ()
 
-    def settled(tx: Transaction, way: _Way) -> WorkBatch:
-        # Before they are given back; what goes on comes after the locks of the reports.
-        recorded = record_stages(tx, [item for item in progress if item.id in ending])
-        outcomes, busy = way(tx, reports, worker)
-        recorded += record_stages(tx, [item for item in progress if item.id not in ending])
-        return _answer(tx, reports, outcomes, busy, claim, worker, hint, recorded)
-
-    def work(tx: Transaction) -> WorkBatch:
-        return settled(tx, _settle_all)
-
-    def work_carefully(tx: Transaction) -> WorkBatch:
-        return settled(tx, _settle_free)
+    def work(tx: Transaction, settle: _Settle) -> WorkBatch:
+        # Before the release of the same message; the progress of others is written after the locks
+        # of the reports are taken.
+        recorded = record_progress(tx, [item for item in progress if item.id in released])
+        outcomes, busy = settle(tx, reports, worker)
+        recorded += record_progress(tx, [item for item in progress if item.id not in released])
+        return _claim_and_answer(tx, reports, outcomes, busy, claim, worker, hint, recorded)
 
     if not careful:
         try:
-            return in_transaction(work, using=using, wait=SHORT_WAIT)
+            return in_transaction(lambda tx: work(tx, _settle_all), using=using, wait=SHORT_WAIT)
         except LockNotAvailable:
             pass
     try:
-        return in_transaction(work_carefully, using=using, wait=TRY_WAIT)
+        return in_transaction(lambda tx: work(tx, _settle_unlocked), using=using, wait=TRY_WAIT)
     except LockNotAvailable:
-        # Something that no report names, a counter for example.
+        # The lock is on something that no report names, a counter for example.
         return WorkBatch("", more=True, busy=sorted(reports.ids))
 
 
 @dataclass(frozen=True)
 class _Reports:
-    done: Sequence[Completion]
-    failed: Sequence[Failure]
-    back: Sequence[Release]
+    completions: Sequence[Completion]
+    failures: Sequence[Failure]
+    releases: Sequence[Release]
 
     def __len__(self) -> int:
-        return len(self.done) + len(self.failed) + len(self.back)
+        return len(self.completions) + len(self.failures) + len(self.releases)
 
     def all(self) -> list[Completion | Failure | Release]:
-        return [*self.done, *self.failed, *self.back]
+        return [*self.completions, *self.failures, *self.releases]
 
     @property
     def ids(self) -> set[int]:
         return {report.id for report in self.all()}
 
-    def of(self, ids: Collection[int]) -> _Reports:
+    def only(self, ids: Collection[int]) -> _Reports:
         return _Reports(
-            [item for item in self.done if item.id in ids],
-            [item for item in self.failed if item.id in ids],
-            [item for item in self.back if item.id in ids],
+            [item for item in self.completions if item.id in ids],
+            [item for item in self.failures if item.id in ids],
+            [item for item in self.releases if item.id in ids],
         )
 
 
-_Way = Callable[[Transaction, _Reports, str], tuple[Outcomes, Collection[int]]]
+#: Settles reports; returns the outcomes, and the ids that are busy.
+_Settle = Callable[[Transaction, _Reports, str], tuple[Outcomes, Collection[int]]]
 
 
-def _settle(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
-    done, failed, back = reports.done, reports.failed, reports.back
+def _settle_in(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
+    done, failed, released = reports.completions, reports.failures, reports.releases
     stages: Sequence[Completion] = ()
     is_plain = not unpublished(done)
     if not is_plain:
-        done, stages = by_end(done)
-    if failed or back or not is_plain:
-        # All streams of this transaction at once and in order: two reports that lock the same
-        # streams in several steps could wait for each other.
-        concerned = streams.concerned([*done, *stages, *failed])
-        streams.lock(tx, {*concerned, *(item.id for item in back)})
-    outcomes = settles.completing(tx, done) if done else {}
+        done, stages = split_stages(done)
+    if failed or released or not is_plain:
+        # All streams of this transaction at once and in order: two transactions that lock the same
+        # streams in several steps could deadlock.
+        concerned = streams.ids_in_streams([*done, *stages, *failed])
+        streams.lock(tx, {*concerned, *(item.id for item in released)})
+    outcomes = complete_in(tx, done) if done else {}
     if failed:
-        outcomes |= settles.failing(tx, failed, by=worker)
-    if back:
-        outcomes |= settles.releasing(tx, back)
+        outcomes |= fail_in(tx, failed, by=worker)
+    if released:
+        outcomes |= release_in(tx, released)
     if stages:
-        # Last: a stage gives back what is left of its run, not what is reported here as well.
-        outcomes |= complete_stages(tx, stages)
+        # Last: a stage releases the rest of its run, except what is reported here as well.
+        outcomes |= complete_stages_in(tx, stages)
     return outcomes
 
 
 def _settle_all(
     tx: Transaction, reports: _Reports, worker: str
 ) -> tuple[Outcomes, Collection[int]]:
-    """Settle everything; nothing is busy, or the transaction fails."""
-    return _settle(tx, reports, worker), ()
+    """Settle every report; a lock that is not available fails the transaction."""
+    return _settle_in(tx, reports, worker), ()
 
 
-def _settle_free(
+def _settle_unlocked(
     tx: Transaction, reports: _Reports, worker: str
 ) -> tuple[Outcomes, Collection[int]]:
-    """Settle what nobody else has locked; return also what was busy."""
+    """Settle the reports that no other transaction blocks; return also the ids that are busy."""
     if tx.is_sqlite or not len(reports):
-        return _settle(tx, reports, worker), ()
-    locked = try_lock(tx, held(reports.all()), alive=True)
+        return _settle_in(tx, reports, worker), ()
+    locked = try_lock(tx, lease_guard(reports.all()), alive=True)
 
-    def some(tx: Transaction, groups: Sequence[list[int]]) -> Outcomes:
-        return _settle(tx, reports.of(set(chain.from_iterable(groups))), worker)
+    def settle_some(tx: Transaction, groups: Sequence[list[int]]) -> Outcomes:
+        return _settle_in(tx, reports.only(set(chain.from_iterable(groups))), worker)
 
-    # Their rows and streams are ours, but not what else a settle touches: the parked message it
-    # wakes, the instance it tells of a death.
-    done = each_free(tx, locked.groups(), some)
+    # Rows and streams are locked now, but not what else a settle touches: the parked message that
+    # it wakes, the instance that it notifies of a death.
+    done = for_each_unlocked(tx, locked.groups(), settle_some)
     outcomes: Outcomes = {}
     for part in done.results:
         outcomes |= part
     return outcomes, locked.busy | set(chain.from_iterable(done.busy))
 
 
-def _answer(
+def _claim_and_answer(
     tx: Transaction,
     reports: _Reports,
     outcomes: Outcomes,
@@ -189,25 +186,24 @@ def _answer(
     hint: Levels | None,
     recorded: Sequence[int],
 ) -> WorkBatch:
-    """Claim, in the transaction of the settles, and say what became of each report."""
+    """Claim in the transaction of the settles, and return the outcome of each report."""
     if len(reports):
         crash_points.reach("batch.settled")
-    taken, started = Batch(""), monotonic()
+    claimed, started = Batch(""), monotonic()
     if claim is not None and claim.limit:
         waiting = [id for id, what in outcomes.items() if isinstance(what, Scheduled)]
-        taken = take(tx, claim, worker=worker, exclude=waiting)
-    took = monotonic() - started
+        claimed = claim_in(tx, claim, worker=worker, exclude=waiting)
     return WorkBatch(
-        taken.token,
-        taken.messages,
-        taken.dead,
-        taken.more,
-        taken.floor,
-        taken.candidates,
-        taken.levels or hint,
-        outcomes,
-        sorted(reports.ids.difference(outcomes, busy)),
-        took,
-        sorted(busy),
-        recorded,
+        token=claimed.token,
+        messages=claimed.messages,
+        dead=claimed.dead,
+        more=claimed.more,
+        floor=claimed.floor,
+        candidates=claimed.candidates,
+        levels=claimed.levels or hint,
+        outcomes=outcomes,
+        lost=sorted(reports.ids.difference(outcomes, busy)),
+        claim_seconds=monotonic() - started,
+        busy=sorted(busy),
+        recorded=recorded,
     )

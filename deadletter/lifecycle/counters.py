@@ -1,4 +1,8 @@
-"""What happened? Added up in memory, written once, in the transaction it happened in."""
+"""
+Counters of sent, completed, failed and poisoned messages, per minute.
+
+A transaction adds up what it did in memory and writes it once, before its commit.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +33,17 @@ at_fork(after_in_child=_new_process)
 
 def writer(connection: BaseDatabaseWrapper) -> str | None:
     """
-    Name this connection of this process; None when nothing is counted.
+    Return the name under which this connection writes counters; None when nothing is counted.
 
-    It has one transaction at a time, so a row that only it writes is never waited for. A thread may
-    have several, by two aliases of one database, and would wait for itself.
+    A connection has one transaction at a time, so a row that only it writes is never waited for.
+    A name per thread would not do: a thread may have two connections to one database, by two
+    aliases, and would wait for itself.
     """
     return f"{_process}-{id(connection):x}" if get_settings().counts else None
 
 
-class Subject(NamedTuple):
-    """What is counted together. A queue is given by its id or, where it may be gone, by name."""
+class CounterKey(NamedTuple):
+    """What is counted in one row. A queue is given by its id or, where it may be gone, by name."""
 
     queue: int | str
     name: str
@@ -46,31 +51,31 @@ class Subject(NamedTuple):
     reason: int = NO_REASON
 
 
-def times_by_subject(finished: Iterable[Completion]) -> dict[tuple[str, str, str], list[float]]:
-    """Return how long each of these took, by queue, name and kind. Their messages are known."""
+def times_by_key(finished: Iterable[Completion]) -> dict[tuple[str, str, str], list[float]]:
+    """Return the seconds of completions that have their message, by queue, name and kind."""
     times: dict[tuple[str, str, str], list[float]] = {}
     for _id, _status, _token, seconds, message in finished:
         if seconds is not None and message is not None:
-            subject = (message.queue, message.name, message.kind)
-            if subject in times:
-                times[subject].append(seconds)
+            key = (message.queue, message.name, message.kind)
+            if key in times:
+                times[key].append(seconds)
             else:
-                times[subject] = [seconds]
+                times[key] = [seconds]
     return times
 
 
 class Counts:
-    """What one transaction did so far."""
+    """What one transaction has counted so far."""
 
     def __init__(self) -> None:
-        self._rows: dict[Subject, dict[str, float]] = {}
+        self._rows: dict[CounterKey, dict[str, float]] = {}
 
     def add(
-        self, subject: Subject, what: str, *, times: int = 1, seconds: float | None = None
+        self, key: CounterKey, what: str, *, times: int = 1, seconds: float | None = None
     ) -> None:
-        row = self._rows.get(subject)
+        row = self._rows.get(key)
         if row is None:
-            row = self._rows[subject] = {}
+            row = self._rows[key] = {}
         row[what] = row.get(what, 0) + times
         if seconds:
             row["seconds"] = row.get("seconds", 0.0) + seconds
@@ -80,12 +85,12 @@ class Counts:
     def add_completed(
         self, rows: Iterable[tuple[int, int, str, str]], seconds: Mapping[int, float | None]
     ) -> None:
-        """Count finished messages, given as (id, queue id, name, kind). The hot path."""
+        """Count completed messages, given as (id, queue id, name, kind). The hot path."""
         many: dict[tuple[int, str, str], list[int]] = {}
         for id, queue_id, name, kind in rows:
             many.setdefault((queue_id, name, kind), []).append(id)
-        for subject, ids in many.items():
-            row = self._rows.setdefault(Subject(*subject), {})
+        for key, ids in many.items():
+            row = self._rows.setdefault(CounterKey(*key), {})
             row["completed"] = row.get("completed", 0) + len(ids)
             times = [taken for id in ids if (taken := seconds[id]) is not None]
             if times:
@@ -93,15 +98,15 @@ class Counts:
                 row["longest"] = max(row.get("longest", 0.0), *times)
 
     def absorb(self, other: Counts) -> None:
-        """Add what a part of the transaction did."""
-        for subject, sums in other._rows.items():
-            row = self._rows.setdefault(subject, {})
+        """Add what a savepoint of the transaction has counted."""
+        for key, sums in other._rows.items():
+            row = self._rows.setdefault(key, {})
             for what, value in sums.items():
                 is_peak = what == "longest"
                 row[what] = max(row.get(what, 0), value) if is_peak else row.get(what, 0) + value
 
     def write(self, connection: BaseDatabaseWrapper, now: datetime | None) -> None:
-        """Add this to the rows of the minute, and forget it."""
+        """Add the counts to the rows of the current minute, and start again at zero."""
         by = writer(connection)
         if self._rows and by is not None:
             rows = json.dumps([_row(*item) for item in self._rows.items()])
@@ -109,7 +114,7 @@ class Counts:
         self._rows.clear()
 
 
-def _row(subject: Subject, sums: Mapping[str, float]) -> dict[str, Any]:
-    queue, name, kind, reason = subject
-    key = "queue_id" if isinstance(queue, int) else "queue"
-    return {key: queue, "name": name, "kind": kind, "reason": reason, **sums}
+def _row(key: CounterKey, sums: Mapping[str, float]) -> dict[str, Any]:
+    queue, name, kind, reason = key
+    column = "queue_id" if isinstance(queue, int) else "queue"
+    return {column: queue, "name": name, "kind": kind, "reason": reason, **sums}

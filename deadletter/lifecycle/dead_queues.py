@@ -186,7 +186,7 @@ class _Targets:
                 if (name := self.queue_of(row)) in self.ids:
                     found.add((self.ids[name], row.stream))
             if row.instance is not None:
-                found |= on_retry.streams_above(self.using, row.instance)
+                found |= on_retry.streams_to_lock(self.using, row.instance)
         return found
 
     def refusal(self, row: Message) -> Refusal | None:

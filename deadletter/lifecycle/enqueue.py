@@ -1,4 +1,4 @@
-"""How does a message get in? It joins the caller's transaction: rolled back = never existed."""
+"""Send: check a message and store it in the caller's transaction; a rollback undoes the send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..models.message import FIRST_PRIORITY, LAST_PRIORITY
 from ..payload import accept, as_stored
 from ..text import short_repr
 from .counters import writer
-from .insert import Storing, announce_sent, store_one
+from .insert import BulkInsert, announce_sent, insert_one
 from .notify import notify_after_commit
 from .transaction import UNLIMITED, Transaction, in_transaction
 
@@ -27,8 +27,8 @@ _NOTHING = timedelta(0)
 _MESSAGE = Kind.MESSAGE.value
 
 
-def hear_names(names: Iterable[str]) -> None:
-    """Hear what is sent while DEBUG is on. The app replaces it: handlers are known further up."""
+def on_names_sent(names: Iterable[str]) -> None:
+    """Called with the names sent while DEBUG is on. Replaced by the app, which knows handlers."""
 
 
 class Outgoing(NamedTuple):
@@ -75,20 +75,20 @@ def send(
     connection = connections[alias]
     params = values | {"now": clock.transaction_time(connection), "writer": writer(connection)}
     while True:
-        rows = store_one(connection, params)
+        rows = insert_one(connection, params)
         if rows:
             crash_points.reach("send.stored")
             if not item.delay and item.at is None:
                 notify_after_commit(alias)
             announce_sent(alias, queue, [(rows[0][0], name)])
             if settings.DEBUG:
-                hear_names([name])
+                on_names_sent([name])
             return _row(item, values, rows[0], alias)
         target = _queue(queue, alias)
         taken = key and Message.objects.using(alias).filter(queue=target, key=key).first()
         if taken:
             return taken
-        # The holder of the key finished between the two statements: the key is free, try again.
+        # The holder of the key finished between the two statements: the key is free; try again.
 
 
 def send_many(
@@ -97,8 +97,8 @@ def send_many(
     """
     Store many messages, all or none, and return their ids in order.
 
-    A key that is taken yields the id of the message that holds it. What the database undoes for a
-    passing reason, a deadlock for one, is repeated, unless it is part of the caller's transaction.
+    A key that is taken yields the id of the message that holds it. A transaction that the database
+    undoes for a transient reason, such as a deadlock, is repeated, unless it is the caller's.
     """
     _name("queue", queue)
     trace = tracing.context()
@@ -107,13 +107,12 @@ def send_many(
     alias = using or router.db_for_write(Message)
 
     def work(tx: Transaction) -> list[int]:
-        storing = Storing(alias, lambda: _queue(queue, alias))
-        ids = storing.store(rows)
+        ids = BulkInsert(alias, lambda: _queue(queue, alias)).insert(rows)
         crash_points.reach("send_many.stored")
         if rows:
             notify_after_commit(alias)
         if settings.DEBUG:
-            hear_names(row["name"] for row in rows)
+            on_names_sent(row["name"] for row in rows)
         return ids
 
     return in_transaction(work, using=alias, wait=UNLIMITED)
@@ -126,7 +125,11 @@ asend_many = sync_to_async(send_many)
 def check_message(
     item: Outgoing, limit: int, trace: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Refuse bad input at the door, naming the field; what passes, both databases can store."""
+    """
+    Check a message and return its columns, which both databases can store.
+
+    Raises: MessageRejected naming the field.
+    """
     if not isinstance(item, Outgoing):
         raise MessageRejected("messages", f"expected an Outgoing for each, got {short_repr(item)}")
     name, payload, stream, delay, at, expires_in, key, priority, headers = item
@@ -161,7 +164,7 @@ def _name(field: str, value: object) -> str:
 
 
 def check_label(field: str, value: object) -> str:
-    """Streams and keys come from data: any printable text will do."""
+    """Return a stream or key. They come from data: any printable text is accepted."""
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
         raise MessageRejected(
             field, f"expected 1 to 200 characters of text, got {short_repr(value)}"
@@ -180,7 +183,7 @@ def _headers(value: object, limit: int) -> str:
 
 
 def checked_priority(value: object) -> int:
-    """Refuse what is outside the range; workers of an older release see 0 to 9 only."""
+    """Return a priority in the range; workers of an older release see 0 to 9 only."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not is_number or not FIRST_PRIORITY <= value <= LAST_PRIORITY:  # type: ignore[operator]
         raise MessageRejected(
@@ -226,7 +229,7 @@ def _queue(name: str, alias: str) -> Queue:
 
 
 def _row(item: Outgoing, values: dict[str, Any], stored: sql.Row, alias: str) -> Message:
-    """Build the row as it was stored, without asking for it again."""
+    """Build the row as it was stored, without another query."""
     connection = connections[alias]
     id, queue_id, available_at, expires_at, created_at = stored
     columns: dict[str, Any] = {

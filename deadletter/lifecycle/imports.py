@@ -24,7 +24,7 @@ from ..models import Kind, Message, PoisonRecord, Queue
 from ..payload import accept
 from ..status import FailureReason, Status
 from ..text import short_repr, storable_text
-from .counters import Subject
+from .counters import CounterKey
 from .enqueue import Outgoing, check_label, check_message
 from .insert import announce_sent
 from .notify import notify_after_commit
@@ -194,7 +194,7 @@ def _tell(tx: Transaction, rows: Sequence[Arrival], stored: Mapping[int, int], q
     if not new:
         return
     for name, times in Counter(name for _, name in new).items():
-        tx.counts.add(Subject(queue, name, Kind.MESSAGE.value), "sent", times=times)
+        tx.counts.add(CounterKey(queue, name, Kind.MESSAGE.value), "sent", times=times)
     announce_sent(tx.using, queue, new)
     notify_after_commit(tx.using)
 

@@ -1,4 +1,4 @@
-"""How do rows get into the queue? One by one, many by COPY, and those with keys by INSERT."""
+"""Insert messages: one by one, many with COPY, and messages with keys by INSERT."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from .. import clock, signals, sql
 from ..models import Kind, Message, Queue
 from ..sql import prepared
-from .announce import announce
-from .counters import Counts, Subject
+from .counters import CounterKey, Counts
 
-#: A message that passed the door, as columns.
+#: A checked message, as columns.
 Columns = dict[str, Any]
-#: One with the id that was drawn for it.
+#: A checked message with the id that was drawn for it.
 Numbered = tuple[int, Columns]
-#: Messages stored by one statement; bounds memory, not the list.
+#: Messages, and characters of their payloads, stored by one statement: bounds the memory.
 CHUNK = 5_000
-#: And characters of their payloads.
 CHUNK_SIZE = 4_000_000
 #: Messages sent to the server at a time.
 PIECE = 500
@@ -37,32 +35,28 @@ COPY deadletter_message (id, queue_id, name, kind, payload, headers, stream, pri
 _NULL = "\\N"
 
 
-def store_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
-    """Store one message, if its queue exists and its key is free, and count it with it."""
+def insert_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
+    """Insert and count one message; no row if its queue does not exist or its key is taken."""
     params = _UNUSED | row
     if connection.vendor != "sqlite":
-        return _store_kept(connection, params)
+        # The prepared statement, where its failure undoes nothing else.
+        is_alone = prepared.is_alone(connection)
+        try:
+            return sql.run(connection, "insert", params, keep=is_alone)
+        except DatabaseError as error:
+            if not (is_alone and prepared.is_stale(error.__cause__)):
+                raise
+            prepared.give_up(connection)
+            return sql.run(connection, "insert", params)
     if params["writer"] is None:
         return sql.run(connection, "insert", params)
     with transaction.atomic(using=connection.alias, savepoint=False):
         rows = sql.run(connection, "insert", params)
         if rows:
             counts = Counts()
-            counts.add(Subject(params["queue"], params["name"], params["kind"]), "sent")
+            counts.add(CounterKey(params["queue"], params["name"], params["kind"]), "sent")
             counts.write(connection, params["now"])
     return rows
-
-
-def _store_kept(connection: BaseDatabaseWrapper, params: Columns) -> list[sql.Row]:
-    """Use the statement as the server keeps it, where a failure of that undoes nothing else."""
-    is_alone = prepared.is_alone(connection)
-    try:
-        return sql.run(connection, "insert", params, keep=is_alone)
-    except DatabaseError as error:
-        if not (is_alone and prepared.is_stale(error.__cause__)):
-            raise
-        prepared.give_up(connection)
-        return sql.run(connection, "insert", params)
 
 
 def announce_sent(
@@ -71,7 +65,8 @@ def announce_sent(
     sent: Iterable[tuple[int, str]],
     kind: str = Kind.MESSAGE.value,
 ) -> None:
-    announce(
+    """Send the signal for messages given as id and name."""
+    signals.announce(
         alias,
         "message_sent",
         signals.message_sent,
@@ -82,34 +77,35 @@ def announce_sent(
     )
 
 
-class Storing:
-    """Stores many messages in one queue, inside a transaction."""
+class BulkInsert:
+    """Inserts many messages into one queue, inside a transaction."""
 
     def __init__(self, alias: str, find_queue: Callable[[], Queue]) -> None:
         self.alias = alias
         self.connection = connections[alias]
         if self.connection.vendor == "postgresql":
-            # As an INSERT would, but before the queue is looked up: from here on nobody deletes it.
+            # The lock of an INSERT, but before the queue is looked up: until the commit the queue
+            # cannot be deleted.
             with self.connection.cursor() as cursor:
                 cursor.execute("LOCK TABLE deadletter_message IN ROW EXCLUSIVE MODE")
         self.queue = find_queue()
         self.now = clock.transaction_time(self.connection)
         self.counts = Counts()
 
-    def store(self, rows: Sequence[Columns]) -> list[int]:
+    def insert(self, rows: Sequence[Columns]) -> list[int]:
         """
-        Return the ids in the order of the rows; a key that is taken yields its holder's.
+        Return the ids in the order of the rows; for a key that is taken, the id of its message.
 
-        Ids are drawn in the order given, which is the order of a stream. Rows with keys are stored
-        in the order of their keys: storing a key waits for another sender that is storing it, so
-        two senders with different orders would wait for each other.
+        Ids are drawn in the order given, which is the order of a stream. Rows with keys are
+        inserted in the order of their keys: inserting a key waits for another sender of the same
+        key, so two senders with different orders would deadlock.
         """
         is_sqlite = self.connection.vendor == "sqlite"
-        ids = self._one_by_one(rows) if is_sqlite else self._by_key(rows)
+        ids = self._one_by_one(rows) if is_sqlite else self._in_bulk(rows)
         self.counts.write(self.connection, self.now)
         return ids
 
-    def _by_key(self, rows: Sequence[Columns]) -> list[int]:
+    def _in_bulk(self, rows: Sequence[Columns]) -> list[int]:
         ids = [row[0] for row in sql.run(self.connection, "reserve_ids", {"count": len(rows)})]
         every = list(zip(ids, rows, strict=True))
         keyed = sorted(
@@ -117,17 +113,17 @@ class Storing:
             key=lambda pair: (pair[1]["key"], pair[0]),
         )
         for chunk in _chunks([pair for pair in every if pair[1]["key"] is None]):
-            self._by_copy(chunk)
+            self._copy(chunk)
         holders: dict[int, int] = {}
         for chunk in _chunks(keyed):
-            holders |= self._by_insert(chunk)
+            holders |= self._insert_keyed(chunk)
         self._sent((id, row) for id, row in every if id not in holders)
         return [holders.get(id, id) for id in ids]
 
-    def _by_copy(self, rows: Sequence[Numbered]) -> None:
-        """The fastest way in: nothing can be in the way."""
+    def _copy(self, rows: Sequence[Numbered]) -> None:
+        """Insert rows without keys by COPY, the fastest way: there can be no conflict."""
         frozen = self.now
-        lines = _Lines(
+        lines = _CopyLines(
             self.queue, *((frozen, frozen) if frozen else clock.send_times(self.connection))
         )
         with (
@@ -135,13 +131,13 @@ class Storing:
             self.connection.cursor() as cursor,
             cursor.copy(_COPY) as copy,
         ):
-            # In pieces: the server takes one in while the next one is written.
+            # In pieces: the server reads one while the next is written.
             for start in range(0, len(rows), PIECE):
                 piece = rows[start : start + PIECE]
                 copy.write("".join([lines.line(id, row) for id, row in piece]))
 
-    def _by_insert(self, rows: Sequence[Numbered]) -> dict[int, int]:
-        """Store rows whose keys may be taken; return who holds those keys, by the unused id."""
+    def _insert_keyed(self, rows: Sequence[Numbered]) -> dict[int, int]:
+        """Insert rows whose keys may be taken; return the holders of taken keys by unused id."""
         found: dict[int, int] = {}
         while rows:
             given = json.dumps([_as_json(id, row) for id, row in rows], ensure_ascii=False)
@@ -150,12 +146,12 @@ class Storing:
             taken = [(id, row) for id, row in rows if id not in stored]
             holders = self._holders([row["key"] for _, row in taken])
             found |= {id: holders[row["key"]] for id, row in taken if row["key"] in holders}
-            # The others' holders finished between the two statements: their keys are free again.
+            # The holders of the other keys finished between the two statements: try these again.
             rows = [(id, row) for id, row in taken if id not in found]
         return found
 
     def _one_by_one(self, rows: Sequence[Columns]) -> list[int]:
-        # SQLite prepares the statement once and has no round trips: a bulk form would gain nothing.
+        # SQLite prepares the statement once and has no round trips: a bulk form gains nothing.
         ids: list[int] = []
         new: list[Numbered] = []
         for row in rows:
@@ -163,27 +159,29 @@ class Storing:
             stored = sql.run(self.connection, "insert", params)
             if stored:
                 new.append((stored[0][0], row))
-            # Nobody else writes meanwhile, so the holder is still there.
+            # No other transaction writes meanwhile, so the holder of the key is still there.
             ids.append(stored[0][0] if stored else self._holders([row["key"]])[row["key"]])
         self._sent(new)
         return ids
 
     def _holders(self, keys: Sequence[str]) -> dict[str, int]:
-        """Return the messages that hold these keys of the queue."""
+        """Return the ids of the messages that hold these keys of the queue."""
         if not keys:
             return {}
         rows = Message.objects.using(self.alias).filter(queue=self.queue, key__in=keys)
         return {key: id for key, id in rows.values_list("key", "id") if key is not None}
 
     def _sent(self, rows: Iterable[Numbered]) -> None:
+        """Count and announce the messages that were inserted."""
         new = [(id, row["name"]) for id, row in rows]
         for name, times in Counter(name for _, name in new).items():
-            self.counts.add(Subject(self.queue.name, name, Kind.MESSAGE.value), "sent", times=times)
+            key = CounterKey(self.queue.name, name, Kind.MESSAGE.value)
+            self.counts.add(key, "sent", times=times)
         announce_sent(self.alias, self.queue.name, new)
 
 
-class _Lines:
-    """Rows as COPY reads them. What most messages have in common is written once."""
+class _CopyLines:
+    """Formats rows for COPY. The times that most messages share are formatted once."""
 
     def __init__(self, queue: Queue, now: datetime, sent: datetime) -> None:
         self._queue = str(queue.pk)
@@ -216,7 +214,7 @@ def _escaped(text: str | None) -> str:
 
 
 def _chunks(rows: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-    """Split by number and by size, so that neither side holds too much at once."""
+    """Split rows by number and by size, to bound the memory of client and server."""
     chunk: list[Numbered] = []
     size = 0
     for id, row in rows:

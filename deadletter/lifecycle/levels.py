@@ -1,8 +1,8 @@
 """
-The levels of the queues: at which (queue, priority) there are messages, and when the first is due.
+Levels: the (queue, priority) pairs that have messages, and when the first of each is due.
 
-They are found by one index probe for each level that exists, so a queue that holds nothing costs
-nothing. See docs/decisions/0017.
+They are found by one index probe for each level that exists, so an empty queue costs nothing. See
+docs/decisions/0017.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..sql.planner import plan_by_index
 from .transaction import Transaction
 from .values import ClaimRequest, Level, Levels
 
-#: Seconds for which levels that were found may be used. A level that has nothing due by then is
-#: not one of them.
+#: How long discovered levels may be used. A level that has no message due within this time is left
+#: out.
 VALID = timedelta(seconds=1)
-#: Up to so many queues are looked into one by one; of more, all that exist are looked at instead.
+#: Up to this number, queues are probed by name; for more, the levels of all queues are read.
 FEW = 20
 
 
 def read_levels(using: str) -> list[Level]:
-    """Read every level of every queue, future ones too. For pages, metrics and alerts."""
+    """Read every level of every queue, also of the future. For pages, metrics and alerts."""
     connection = connections[using]
     if connection.vendor == "postgresql" and not connection.in_atomic_block:
         with transaction.atomic(using=using):
@@ -42,7 +42,7 @@ def read_levels(using: str) -> list[Level]:
 
 
 def oldest_due(levels: Iterable[Level], *, now: datetime) -> dict[str, datetime]:
-    """Return since when the message that waits the longest has been due, by the queue's name."""
+    """Return when the oldest due message of each queue became due, by the queue's name."""
     found: dict[str, datetime] = {}
     for level in levels:
         if level.first <= now:
@@ -51,16 +51,17 @@ def oldest_due(levels: Iterable[Level], *, now: datetime) -> dict[str, datetime]
 
 
 def oldest_waiting(using: str, *, now: datetime) -> dict[str, datetime]:
-    """The same of queues that somebody should serve: paused and dead ones wait on purpose."""
+    """Return the same for queues that a worker should serve: not paused, not a dead queue."""
     return oldest_due(to_be_served(read_levels(using)), now=now)
 
 
 def to_be_served(levels: Iterable[Level]) -> list[Level]:
+    """Return the levels of queues that a worker should serve."""
     return [level for level in levels if not (level.is_paused or level.is_dead_queue)]
 
 
 def priorities(levels: Iterable[Level]) -> dict[str, list[int]]:
-    """Return the priorities that exist, by the name of their queue."""
+    """Return the priorities that have messages, by the queue's name."""
     found: dict[str, list[int]] = {}
     for level in levels:
         found.setdefault(level.queue, []).append(level.priority)
@@ -72,12 +73,12 @@ def discover(tx: Transaction, request: ClaimRequest) -> Levels:
     return _discover(tx.connection, request, now=tx.now, within=VALID, keep=tx.is_own)
 
 
-def look(request: ClaimRequest, *, using: str | None) -> Levels | None:
+def read_hint(request: ClaimRequest, *, using: str | None) -> Levels | None:
     """
-    On SQLite, find what a claim would find, without the write lock.
+    On SQLite, find the levels that a claim would find, without the write lock.
 
-    Only a hint: the claim decides under the lock. None: no hint is to be had, because the database
-    is another one, the caller has a transaction open or somebody is in the way.
+    Only a hint: the claim decides under the lock. None: there is no hint, because the database is
+    not SQLite, the caller has a transaction open or the database is locked.
     """
     connection = connections[using or router.db_for_write(Message)]
     if connection.vendor != "sqlite" or connection.in_atomic_block:
@@ -89,8 +90,8 @@ def look(request: ClaimRequest, *, using: str | None) -> Levels | None:
     if known is not None and not known.due and not request.rediscover:
         return known
     try:
-        # Only what is due now, and as SQL compares it: a time that Python cannot read may come
-        # first at its level, and what is due behind it must not be hidden by it.
+        # Only what is due now, as SQL compares it: a damaged time that Python cannot read may come
+        # first at its level, and must not hide the due messages behind it.
         return _discover(connection, request, now=now, within=timedelta(0), keep=False)
     except OperationalError as error:
         if "locked" not in str(error):
@@ -99,7 +100,7 @@ def look(request: ClaimRequest, *, using: str | None) -> Levels | None:
 
 
 def shuffled(levels: Sequence[Level]) -> Sequence[Level]:
-    """Return the levels in a random order of queues, those of one queue by priority as before."""
+    """Return the levels with the queues in random order; within a queue by priority as before."""
     if len(levels) < 2:
         return levels
     queues = [list(group) for _, group in groupby(levels, key=lambda level: level.queue_id)]
@@ -134,12 +135,12 @@ def _discover(
 
 
 def _in_order(levels: Iterable[Level], asked: Wanted) -> list[Level]:
-    """Return the levels that are asked for: as they were named, then by name and priority."""
+    """Return the levels that are asked for: in the order given, then by name and priority."""
     places = (
         (asked.place(level.queue, is_dead_queue=level.is_dead_queue), level) for level in levels
     )
     found = [(place, level) for place, level in places if place is not None]
-    # The database may sort names by the rules of a language.
+    # Sorted here: the database may sort names by the rules of a language.
     found.sort(key=lambda pair: (pair[0], pair[1].queue, pair[1].priority))
     return [level for _, level in found]
 

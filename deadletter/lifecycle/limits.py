@@ -1,4 +1,4 @@
-"""Which of the messages that a claim meets have reached a limit, and die of it."""
+"""Limits: which of the messages that a claim meets have used up their attempts or deferrals."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
 from ..models import Instance, Kind, Message, Queue, WorkerProcess
 from ..patterns import Served
 from ..status import FailureReason
-from .quarantine import Death, death_by
+from .quarantine import MessageDeath, death_by_limit
 from .transaction import Transaction
 
-#: A worker says every five seconds that it is alive; one not seen for this long serves nothing.
+#: A worker reports every five seconds; one that was not seen for this long serves no queue.
 ALIVE = timedelta(seconds=30)
-#: How long a message that only other workers know is put off beyond its limit.
+#: How long a message beyond its limit of deferrals is still deferred while only other workers
+#: know its name.
 LONGEST_DEFERRAL = timedelta(hours=24)
 
-#: Whether the claimer can handle a message of this kind, name and version (None: any version).
+#: True if the claimer can handle a message of this kind, name and version (None: any version).
 Knows = Callable[[str, str, str | None], bool]
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What became of the messages that were looked at."""
+class LimitJudgement:
+    """The judgement on messages that may have reached a limit."""
 
-    deaths: dict[int, Death] = field(default_factory=dict)
-    #: Their last lease ran out unreported.
+    deaths: dict[int, MessageDeath] = field(default_factory=dict)
+    #: Messages whose last lease ran out unreported.
     lost: set[int] = field(default_factory=set)
 
 
@@ -54,7 +55,7 @@ class _Suspect(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        # It is due, so a lease that it still has ran out.
+        # The message is due: a token that it still has belongs to a lease that ran out.
         return self.lease_token is not None
 
     @property
@@ -66,7 +67,7 @@ class _Suspect(NamedTuple):
     @property
     def counts(self) -> dict[str, int]:
         found = read_counts(self.reason_counts)
-        return grown(found, FailureReason.WORKER_LOST) if self.is_lost else found
+        return with_one_more(found, FailureReason.WORKER_LOST) if self.is_lost else found
 
     @property
     def deferrals(self) -> int:
@@ -81,7 +82,7 @@ class _Suspect(NamedTuple):
     def is_deferred_too_often(self) -> bool:
         limit = self.deferral_limit
         is_over = limit is not None and self.deferrals >= max(limit, 1)
-        # Once a handler has failed or a worker was lost, its attempts are its limit.
+        # Once a handler has failed or a worker was lost, the attempts are counted instead.
         return is_over and self.reason is FailureReason.UNREGISTERED
 
 
@@ -96,37 +97,38 @@ _FIELDS = (
 
 @dataclass
 class Limits:
-    """The limits in one claim: the handlers' and the queues'. Reads rows only when asked."""
+    """The limits of handlers and queues during one claim. Reads rows only when it judges."""
 
     tx: Transaction
-    #: What handlers say, by message name.
+    #: The policies of handlers, by message name.
     handlers: Mapping[str, Policy] = field(default_factory=dict)
     knows: Knows | None = None
 
     def may_be_reached(self, name: str, kind: str, attempts: int) -> bool:
-        """Whether a handler may have a smaller limit than the queue."""
+        """Return whether the handler may have a smaller limit than the queue."""
         return bool(attempts) and name in self.handlers and kind != Kind.ORCHESTRATION
 
-    def judge(self, ids: Collection[int]) -> Judged:
+    def judge(self, ids: Collection[int]) -> LimitJudgement:
         """Judge due messages whose rows or streams are locked."""
-        judged = Judged()
+        judgement = LimitJudgement()
         if not ids:
-            return judged
+            return judgement
         rows = Message.objects.using(self.tx.using).filter(pk__in=sorted(ids))
         suspects = [_Suspect(*row) for row in rows.values_list(*_FIELDS)]
         unknown: list[_Suspect] = []
         for suspect in suspects:
             if suspect.is_lost:
-                judged.lost.add(suspect.id)
+                judgement.lost.add(suspect.id)
             if death := self._judge(suspect):
-                judged.deaths[suspect.id] = death
+                judgement.deaths[suspect.id] = death
             elif suspect.is_deferred_too_often:
                 unknown.append(suspect)
-        judged.deaths.update({suspect.id: _unknown(suspect) for suspect in self._unknown(unknown)})
-        return judged
+        for suspect in self._without_handler(unknown):
+            judgement.deaths[suspect.id] = _death_without_handler(suspect)
+        return judgement
 
-    def _judge(self, suspect: _Suspect) -> Death | None:
-        # A flow may have the name of a handler.
+    def _judge(self, suspect: _Suspect) -> MessageDeath | None:
+        # A flow may have the same name as a handler, whose policy is not meant for it.
         is_flow = suspect.kind == Kind.ORCHESTRATION
         handler = None if is_flow else self.handlers.get(suspect.name)
         reasons = stored_reasons(json.dumps(suspect.reason_policies))
@@ -135,10 +137,10 @@ class Limits:
         reached = policy.reached(suspect.reason, attempts=suspect.attempts, counts=suspect.counts)
         if reached is None:
             return None
-        return death_by(suspect.id, reached, attempts=suspect.attempts)
+        return death_by_limit(suspect.id, reached, attempts=suspect.attempts)
 
-    def _unknown(self, suspects: Sequence[_Suspect]) -> list[_Suspect]:
-        """Return those that no live worker of their queue knows, or that were put off too long."""
+    def _without_handler(self, suspects: Sequence[_Suspect]) -> list[_Suspect]:
+        """Return the messages that no live worker of their queue knows, or deferred too long."""
         versions = self._versions(suspects)
         return [
             suspect
@@ -160,20 +162,20 @@ class Limits:
         )
 
     def _versions(self, suspects: Sequence[_Suspect]) -> dict[str, str]:
-        """Return which version instances need that have begun with one."""
+        """Return the flow versions that instances have begun with, by instance."""
         ids = {suspect.instance for suspect in suspects if suspect.kind == Kind.ORCHESTRATION}
         rows = Instance.objects.using(self.tx.using).filter(pk__in=ids - {None})
         return {pk: version for pk, version in rows.values_list("pk", "version") if version}
 
     @cached_property
     def _dead_queues(self) -> set[str]:
-        """The names of dead queues, which no pattern matches."""
+        """The names of dead queues: a pattern never matches one."""
         queues = Queue.objects.using(self.tx.using).filter(sources__isnull=False)
         return set(queues.values_list("name", flat=True))
 
     @cached_property
     def _workers(self) -> list[tuple[Served, Sequence[Any]]]:
-        """The queues and handlers of the workers that are alive."""
+        """The queues and handlers of the live workers."""
         rows = WorkerProcess.objects.using(self.tx.using)
         alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)
         return [
@@ -183,14 +185,14 @@ class Limits:
         ]
 
 
-def grown(counts: Mapping[str, int], reason: FailureReason) -> dict[str, int]:
-    """Return the failures by reason with one more."""
+def with_one_more(counts: Mapping[str, int], reason: FailureReason) -> dict[str, int]:
+    """Return the failures by reason, with one more of this reason."""
     key = str(int(reason))
     return {**counts, key: counts.get(key, 0) + 1}
 
 
 def _can_handle(handlers: Sequence[Any], suspect: _Suspect, version: str | None) -> bool:
-    """Whether a worker has written that it knows the message; see `Registry.known`."""
+    """Return whether the handlers of a worker's row include the message; see `Registry.known`."""
     is_flow = suspect.kind == Kind.ORCHESTRATION
     wanted = [Kind.ORCHESTRATION.value if is_flow else Kind.MESSAGE.value, suspect.name]
     return any(
@@ -201,8 +203,8 @@ def _can_handle(handlers: Sequence[Any], suspect: _Suspect, version: str | None)
     )
 
 
-def _unknown(suspect: _Suspect) -> Death:
-    return Death(
+def _death_without_handler(suspect: _Suspect) -> MessageDeath:
+    return MessageDeath(
         suspect.id,
         verdict=f"gave up after {suspect.deferrals} of {max(suspect.deferral_limit or 0, 1)} "
         "deferrals: no worker knows its name",

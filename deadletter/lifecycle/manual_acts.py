@@ -17,7 +17,7 @@ from ..status import FailureReason, Status
 from . import retry_outcomes, streams
 from .act_results import ActResult
 from .notify import notify_after_commit
-from .quarantine import Death, quarantine
+from .quarantine import MessageDeath, quarantine
 from .refusals import Refusal, RefusalReason
 from .transaction import Transaction
 
@@ -69,7 +69,7 @@ def poison_in(
     """Quarantine messages by hand. Active messages are refused."""
 
     def change(tx: Transaction, message: Message, state: str) -> None:
-        quarantine(tx, [Death(message.pk, FailureReason.OPERATOR, why)], by=by)
+        quarantine(tx, [MessageDeath(message.pk, FailureReason.OPERATOR, why)], by=by)
 
     return _each(tx, message_ids, refuse_poison, change)
 

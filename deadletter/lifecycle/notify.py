@@ -1,4 +1,4 @@
-"""Who tells an idle worker that there is work? PostgreSQL does, after the sender's commit."""
+"""Notify idle workers of new messages: NOTIFY on PostgreSQL, after the sender's commit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.db import connections, transaction
 from .. import crash_points
 
 CHANNEL = "deadletter"
-#: Seconds between two notifications of one process. A worker that was woken looks again at least
-#: this often for a while, so what is sent in between needs no notification of its own.
+#: Seconds between two notifications of one process. A worker that was woken polls at least this
+#: often for a while, so messages sent in between need no notification of their own.
 INTERVAL = 0.005
 
 _last: dict[str, float] = {}
@@ -23,11 +23,11 @@ def notify_after_commit(using: str) -> None:
     Wake listening workers once the caller's transaction has committed.
 
     Not inside it: NOTIFY takes a lock on the whole database until the commit is done, so busy
-    senders would wait for each other (eight of them ran at half their speed).
+    senders would wait for each other (eight senders ran at half their speed).
     """
     if connections[using].vendor == "postgresql":
-        # A function with a name: when it raises, Django logs that name, and a partial has none. The
-        # sender would get an AttributeError for a message that is stored.
+        # A lambda, not a partial: if the call raises, Django logs its __qualname__, which a partial
+        # does not have. The sender would get an AttributeError for a message that is stored.
         transaction.on_commit(lambda: _notify(using), using=using, robust=True)
 
 

@@ -1,4 +1,4 @@
-"""What an edit of stream policies frees: streams whose followers waited for a retry."""
+"""Edits of stream policies: wake streams whose followers no longer wait for a retry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def free_streams(ids: Sequence[int], using: str, **kwargs: Any) -> None:
     """
     Wake the followers of waiting messages, in the transaction that made the policy `release`.
 
-    The other edits free nothing: `strict` and `halt` both wait for a retry, and what a poison
+    Other edits wake nothing: `strict` and `halt` both wait for a retry, and a stream that a poison
     record has halted stays halted until the record is retried or removed, whatever the policy.
     """
     in_transaction(lambda tx: wake_released(tx, ids), using=using)
@@ -28,9 +28,9 @@ def wake_released(tx: Transaction, ids: Sequence[int] | None = None) -> int:
     """
     Make the first parked message due in each stream of these queues that only waits for a retry.
 
-    Only under `release`. Without the locks of the streams, of which there may be many thousands: a
-    message that is woken too early is parked again by the next claim, and one that a claim parks at
-    this very moment, by the policy as it was, is woken by the sweep.
+    Only for queues under `release`. The streams are not locked, there may be many thousands: a
+    message that is woken too early is parked again by the next claim, and a message that a claim
+    parks at the same moment, by the old policy, is woken by the sweep.
     """
     queues = Queue.objects.using(tx.using).filter(stream_policy=StreamPolicy.RELEASE)
     if ids is not None:

@@ -1,4 +1,9 @@
-"""What becomes of a message that can never succeed? One transaction: record, delete, unblock."""
+"""
+Quarantine: a message that cannot succeed leaves its queue.
+
+In one transaction it becomes a poison record, moves to the dead queue or is discarded, its row is
+deleted, its instance is notified, and its stream goes on or halts.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import crash_points, signals
 from ..error_details import HISTORY_LIMIT, cause_of, fingerprint
@@ -16,44 +21,44 @@ from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
 from ..text import storable_text
 from . import retry_outcomes, streams
-from .announce import announce
-from .counters import Subject
+from .counters import CounterKey
 from .instances import on_death
-from .transaction import Transaction
+from .transaction import Stream, Transaction
 
-#: Bytes of the error kept with a death. The whole text is the message's, until it fails again.
-_ERROR = 1_000
+#: Bytes of the error kept with a death in a dead queue. The message keeps the whole text until it
+#: fails again.
+_ERROR_LIMIT = 1_000
 
 
 @dataclass(frozen=True)
-class Death:
-    """Why a message dies. The row must be locked or lockable; gone or busy rows are skipped."""
+class MessageDeath:
+    """Why a message dies."""
 
     id: int
     reason: FailureReason = FailureReason.POISON_MESSAGE
     verdict: str = ""
-    #: The number in force, when it was not the queue's; `unlimited`: none was.
+    #: The limit in force, when it was not the queue's; `unlimited`: there was none.
     max_attempts: int | None = None
     unlimited: bool = False
-    #: What was counted, when it was not the attempts of the row.
+    #: The number that reached the limit, when it was not the attempts of the row.
     attempts: int | None = None
-    #: What its handler raised, for the log; None where no handler did.
+    #: The exception of the handler, for the log.
     raised: BaseException | None = field(default=None, repr=False, compare=False)
 
 
-def death_by(id: int, reached: Reached, *, attempts: int) -> Death:
-    """Say which limit ended a message."""
+def death_by_limit(id: int, reached: Reached, *, attempts: int) -> MessageDeath:
+    """Return the death of a message that reached a limit."""
     if reached.count == attempts and reached.reason is None:
-        return Death(id, max_attempts=reached.limit)
+        return MessageDeath(id, max_attempts=reached.limit)
     what = f"failures of {reached.reason.name}" if reached.reason else "failures"
     number = f"{reached.count} of {max(reached.limit or 0, 1)}"
     verdict = f"gave up after {number} {what}; attempts: {attempts}"
-    return Death(id, verdict=verdict, max_attempts=reached.limit)
+    return MessageDeath(id, verdict=verdict, max_attempts=reached.limit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Poisoning:
-    """A message left its queue for good: what listeners and the log are told. No payload."""
+    """A message left its queue: the argument of the signal and of the log event. No payload."""
 
     message_id: int
     queue: str
@@ -67,136 +72,182 @@ class Poisoning:
     destination: str
 
 
-def quarantine(tx: Transaction, deaths: Sequence[Death], *, by: str) -> dict[int, Poisoning]:
+def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> dict[int, Poisoning]:
     """
-    Move dying messages where they block nobody: poison records, the dead queue, or nowhere.
+    Move dying messages out of their queue: to poison records, to the dead queue, or nowhere.
 
-    Promises: insert before delete, one record however many race, streams go on (or halt), and the
-    announcement only after commit. The caller holds the locks of the streams.
+    Promises: insert before delete, one record however many transactions race, streams go on (or
+    halt), and the announcement only after the commit. Rows that are gone or locked by another
+    transaction are skipped. The caller holds the locks of the streams.
     """
-    wanted = {death.id: death for death in deaths}
-    dying = _read(tx, wanted)
-    by_policy: dict[str, list[_Dying]] = {}
-    for row in dying:
-        by_policy.setdefault(row.destination, []).append(row)
-    discarded = by_policy.pop(OnPoison.DISCARD, [])
-    for row in discarded:
-        _log(row.poisoning(), "message_discarded", "discarded", row.death.raised)
+    by_id = {death.id: death for death in deaths}
+    dying = _read(tx, by_id)
+    by_destination: dict[str, list[_Dying]] = {}
+    for item in dying:
+        by_destination.setdefault(item.on_poison, []).append(item)
+    discarded = by_destination.pop(OnPoison.DISCARD, [])
+    for item in discarded:
+        _log(item.poisoning(), "message_discarded", "discarded", item.death.raised)
     if discarded:
         # Written before the commit: a crash right after it must not lose the only trace.
         flush()
-    buried = by_policy.pop(OnPoison.DEAD_QUEUE, [])
-    if buried:
+    moved = by_destination.pop(OnPoison.DEAD_QUEUE, [])
+    if moved:
         tx.run(
             "move_to_dead_queue",
             by=by,
-            ids=[row.id for row in buried],
-            rows=json.dumps({row.id: row.burial() for row in buried}),
+            ids=[item.id for item in moved],
+            rows=json.dumps({item.id: item.dead_queue_columns() for item in moved}),
         )
-    records = [row for rows in by_policy.values() for row in rows]
+    records = [item for rest in by_destination.values() for item in rest]
     if records:
         tx.run(
             "quarantine",
             by=by,
-            ids=[row.id for row in records],
-            rows=json.dumps({row.id: row.record() for row in records}),
+            ids=[item.id for item in records],
+            rows=json.dumps({item.id: item.record_columns() for item in records}),
         )
-    owned = [row.as_dead(row.instance) for row in dying if row.instance is not None]
-    if owned:
-        on_death.tell(tx, owned)
+    of_instances = [
+        item.as_dead_message(item.row.instance) for item in dying if item.row.instance is not None
+    ]
+    if of_instances:
+        on_death.notify_instances(tx, of_instances)
     if dying:
         crash_points.reach("quarantine.recorded")
-        tx.run("delete", ids=[row.id for row in dying])
+        tx.run("delete", ids=[item.id for item in dying])
         crash_points.reach("quarantine.deleted")
-        streams.wake(tx, {row.in_stream for row in dying if row.in_stream is not None})
-    for row in dying:
-        # What was moved to a dead queue has died there, at the move: one death, counted once.
-        if not row.is_moved:
-            tx.counts.add(Subject(row.queue, row.name, row.kind), "poisoned")
-    poisonings = {row.id: row.poisoning() for row in dying}
-    retry_outcomes.mark_deaths(tx, {row.id: row.group for row in dying})
-    _announce(tx, list(poisonings.values()), wanted)
+        streams.wake(tx, {item.stream for item in dying if item.stream is not None})
+    for item in dying:
+        # A message in a dead queue died when it was moved there: one death, counted once.
+        if not item.row.is_moved:
+            tx.counts.add(CounterKey(item.row.queue, item.row.name, item.row.kind), "poisoned")
+    poisonings = {item.id: item.poisoning() for item in dying}
+    retry_outcomes.mark_deaths(tx, {item.id: item.group for item in dying})
+    _announce(tx, list(poisonings.values()), by_id)
     return poisonings
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Dying:
-    """A locked row and its judgement."""
+class _DyingRow(NamedTuple):
+    """The columns of `read_dying`: a locked message and the policy of its queue."""
 
-    death: Death
     id: int
     queue_id: int
     stream: str | None
     name: str
-    kind: str
     attempts: int
-    last_reason: FailureReason | None
+    failure_reason: int | None
     error: str | None
-    exception: str | None
-    frame: str | None
+    #: Of the last attempt in the history, which may be damaged.
+    exception: Any
+    frame: Any
+    #: Its last lease ran out unreported.
+    is_lost: bool
+    worker: str | None
     queue: str
     max_attempts: int | None
     stream_policy: str
+    #: An OnPoison, or "broken": the dead queue of the policy is not usable.
     on_poison: str
     dead_queue: str | None
+    kind: str
     instance: str | None
     execution_id: int | None
     activity_id: int | None
-    #: It died before and lies in a dead queue.
+    #: It died before and is in a dead queue.
     is_moved: bool
-    #: Of that death, unless an older release moved it.
+    #: Of that first death, unless an older release moved it.
     first_group: str | None
-    first_exception: str | None
-    first_frame: str | None
+    first_exception: Any
+    first_frame: Any
+
+
+@dataclass(frozen=True)
+class _Dying:
+    """A locked message and why it dies."""
+
+    row: _DyingRow
+    death: MessageDeath
 
     @property
-    def destination(self) -> str:
-        # What dies inside a dead queue has no dead queue of its own, hence "quarantine" there.
-        return OnPoison.QUARANTINE if self.on_poison == "broken" else self.on_poison
+    def id(self) -> int:
+        return self.row.id
 
     @property
-    def in_stream(self) -> tuple[int, str] | None:
-        return None if self.stream is None else (self.queue_id, self.stream)
+    def stream(self) -> Stream | None:
+        return None if self.row.stream is None else (self.row.queue_id, self.row.stream)
+
+    @property
+    def on_poison(self) -> str:
+        # A dead queue has no dead queue of its own either: what dies in it is quarantined.
+        return OnPoison.QUARANTINE if self.row.on_poison == "broken" else self.row.on_poison
+
+    @property
+    def attempts(self) -> int:
+        return self.row.attempts if self.death.attempts is None else self.death.attempts
+
+    @property
+    def last_reason(self) -> FailureReason | None:
+        if self.row.is_lost:
+            return FailureReason.WORKER_LOST
+        stored = self.row.failure_reason
+        return FailureReason.read(stored) if stored else None
+
+    @property
+    def error(self) -> str | None:
+        if self.row.is_lost:
+            return f"worker {self.row.worker} did not report before its lease ran out"
+        return self.row.error
 
     @property
     def cause(self) -> str:
-        return cause_of(self.last_reason or self.death.reason, self.exception)
+        exception = None if self.row.is_lost else _text(self.row.exception)
+        return cause_of(self.last_reason or self.death.reason, exception)
+
+    @property
+    def frame(self) -> str:
+        return "" if self.row.is_lost else _text(self.row.frame) or ""
 
     @property
     def group(self) -> str:
-        if self.first_group is not None:
-            return self.first_group
-        return fingerprint(self.name, self.cause, self.frame or "")
+        """The fingerprint of its group: that of its first death."""
+        if self.row.first_group is not None:
+            return self.row.first_group
+        return fingerprint(self.row.name, self.cause, self.frame)
 
     @property
     def limit(self) -> int | None:
-        """The number in force."""
+        """The limit in force; None: there was none."""
         if self.death.unlimited:
             return None
-        return self.max_attempts if self.death.max_attempts is None else self.death.max_attempts
+        own = self.death.max_attempts
+        return self.row.max_attempts if own is None else own
 
     @property
     def verdict(self) -> str:
         if self.death.verdict:
             return storable_text(self.death.verdict)
-        number = self.limit
-        limit = "unlimited" if number is None else max(number, 1)
+        limit = "unlimited" if self.limit is None else max(self.limit, 1)
         return f"gave up after {self.attempts} of {limit} attempts"
 
-    def record(self) -> dict[str, Any]:
+    def record_columns(self) -> dict[str, Any]:
+        """Return the columns of the poison record that are not those of the message."""
         return {
             "id": self.id,
             "reason": int(self.death.reason),
             "verdict": self.verdict,
             "fingerprint": self.group,
-            **self._place(),
+            **self._group_columns(),
             "attempts": self.attempts,
             "max_attempts": self.limit,
-            "halts": self.stream is not None and self.stream_policy == StreamPolicy.HALT,
+            "halts": self.stream is not None and self.row.stream_policy == StreamPolicy.HALT,
         }
 
-    def burial(self) -> dict[str, Any]:
-        """Say where and why it died. What a retry gives back is added from the row itself."""
+    def dead_queue_columns(self) -> dict[str, Any]:
+        """
+        Return where and why it died, for its copy in the dead queue.
+
+        The statement adds from the row itself what a retry restores.
+        """
         return {
             "id": self.id,
             "fingerprint": self.group,
@@ -204,32 +255,35 @@ class _Dying:
                 "reason": int(self.death.reason),
                 "verdict": self.verdict,
                 "failure_reason": None if self.last_reason is None else int(self.last_reason),
-                "error": storable_text(self.error or "", limit=_ERROR) or None,
+                "error": storable_text(self.error or "", limit=_ERROR_LIMIT) or None,
                 "attempts": self.attempts,
                 "max_attempts": self.limit,
                 "fingerprint": self.group,
-                **self._place(),
+                **self._group_columns(),
             },
         }
 
-    def _place(self) -> dict[str, str]:
-        """Return what its group has in common: that of its one death."""
-        if self.first_group is not None:
-            return {"exception": self.first_exception or "", "frame": self.first_frame or ""}
+    def _group_columns(self) -> dict[str, str]:
+        """Return what the messages of its group have in common: that of the first death."""
+        if self.row.first_group is not None:
+            return {
+                "exception": _text(self.row.first_exception) or "",
+                "frame": _text(self.row.first_frame) or "",
+            }
         return {
             "exception": storable_text(self.cause)[:200],
-            "frame": storable_text(self.frame or "")[:300],
+            "frame": storable_text(self.frame)[:300],
         }
 
-    def as_dead(self, instance: str) -> on_death.Dead:
-        return on_death.Dead(
+    def as_dead_message(self, instance: str) -> on_death.DeadMessage:
+        return on_death.DeadMessage(
             id=self.id,
-            kind=self.kind,
-            name=self.name,
-            queue=self.queue,
+            kind=self.row.kind,
+            name=self.row.name,
+            queue=self.row.queue,
             instance=instance,
-            execution_id=self.execution_id,
-            activity_id=self.activity_id,
+            execution_id=self.row.execution_id,
+            activity_id=self.row.activity_id,
             attempts=self.attempts,
             max_attempts=self.limit,
             last_error=self.error or self.death.verdict or None,
@@ -238,97 +292,64 @@ class _Dying:
         )
 
     def poisoning(self) -> Poisoning:
+        destination = self.on_poison
+        if destination == OnPoison.DEAD_QUEUE:
+            destination = self.row.dead_queue or destination
         return Poisoning(
             message_id=self.id,
-            queue=self.queue,
-            name=self.name,
-            stream=self.stream,
+            queue=self.row.queue,
+            name=self.row.name,
+            stream=self.row.stream,
             attempts=self.attempts,
             reason=self.death.reason,
             last_failure_reason=self.last_reason,
             last_error=self.error,
             fingerprint=self.group,
-            destination=self.dead_queue or self.destination
-            if self.destination == OnPoison.DEAD_QUEUE
-            else self.destination,
+            destination=destination,
         )
 
 
-def _read(tx: Transaction, wanted: dict[int, Death]) -> list[_Dying]:
-    rows = tx.run("read_for_quarantine", ids=sorted(wanted))
-    lost = {row[0]: row[10] for row in rows if row[9]}
+def _read(tx: Transaction, deaths: Mapping[int, MessageDeath]) -> list[_Dying]:
+    """Lock and read the dying messages; record the lease of those whose worker was lost."""
+    rows = [_DyingRow(*row) for row in tx.run("read_for_quarantine", ids=sorted(deaths))]
+    lost = [row for row in rows if row.is_lost]
     if lost:
-        tx.run("record_expired_leases", ids=sorted(lost), history_limit=HISTORY_LIMIT)
-    dying = []
+        ids = sorted(row.id for row in lost)
+        tx.run("record_expired_leases", ids=ids, history_limit=HISTORY_LIMIT)
+    for row in lost:
+        key = CounterKey(row.queue, row.name, row.kind, int(FailureReason.WORKER_LOST))
+        tx.counts.add(key, "failed")
     for row in rows:
-        is_lost = row[0] in lost
-        if is_lost:
-            subject = Subject(row[11], row[3], row[16], int(FailureReason.WORKER_LOST))
-            tx.counts.add(subject, "failed")
-        reason = FailureReason.WORKER_LOST if is_lost else row[5] and FailureReason.read(row[5])
-        dying.append(
-            _Dying(
-                death=wanted[row[0]],
-                id=row[0],
-                queue_id=row[1],
-                stream=row[2],
-                name=row[3],
-                kind=row[16],
-                attempts=_first_of(wanted[row[0]].attempts, row[4]),
-                last_reason=reason,
-                error=_lost_text(lost[row[0]]) if is_lost else row[6],
-                exception=None if is_lost else _text(row[7]),
-                frame=None if is_lost else _text(row[8]),
-                queue=row[11],
-                max_attempts=row[12],
-                stream_policy=row[13],
-                on_poison=row[14],
-                dead_queue=row[15],
-                instance=row[17],
-                execution_id=row[18],
-                activity_id=row[19],
-                is_moved=bool(row[20]),
-                first_group=row[21],
-                first_exception=_text(row[22]),
-                first_frame=_text(row[23]),
-            )
-        )
-        if row[14] == "broken":
+        if row.on_poison == "broken":
             event(
                 logging.WARNING,
                 "dead_queue_broken",
                 "queue {queue} has no usable dead queue; message {name} {message_id} is "
                 "quarantined instead. Correct the queue's policy.",
-                queue=row[11],
-                name=row[3],
-                message_id=row[0],
+                queue=row.queue,
+                name=row.name,
+                message_id=row.id,
             )
-    return dying
-
-
-def _first_of(given: int | None, stored: int) -> int:
-    return stored if given is None else given
+    return [_Dying(row, deaths[row.id]) for row in rows]
 
 
 def _text(value: Any) -> str | None:
-    """What a history holds may be damaged, and SQLite gives it with the type that it has."""
+    """Return a value of a history as text: it may be damaged, and SQLite gives it any type."""
     return None if value is None else str(value)
 
 
-def _lost_text(worker: str | None) -> str:
-    return f"worker {worker} did not report before its lease ran out"
-
-
-def _announce(tx: Transaction, poisonings: list[Poisoning], deaths: Mapping[int, Death]) -> None:
-    def say() -> None:
+def _announce(
+    tx: Transaction, poisonings: list[Poisoning], deaths: Mapping[int, MessageDeath]
+) -> None:
+    def log() -> None:
         for poisoning in poisonings:
             if poisoning.destination != OnPoison.DISCARD:
                 raised = deaths[poisoning.message_id].raised
                 _log(poisoning, "message_poisoned", "poisoned", raised)
 
     if poisonings:
-        tx.after_commit(say)
-        announce(
+        tx.after_commit(log)
+        signals.announce(
             tx.using,
             "message_poisoned",
             signals.message_poisoned,
@@ -338,7 +359,7 @@ def _announce(tx: Transaction, poisonings: list[Poisoning], deaths: Mapping[int,
 
 
 def _log(poisoning: Poisoning, kind: str, what: str, raised: BaseException | None) -> None:
-    """Log a death as an error, once, with its exception; what an operator decided is a warning."""
+    """Log a death as one error with its exception; the decision of an operator as a warning."""
     last = poisoning.last_failure_reason
     event(
         logging.ERROR if poisoning.reason is not FailureReason.OPERATOR else logging.WARNING,

@@ -13,8 +13,7 @@ from ..models import PoisonRecord, Queue
 from ..status import FailureReason
 from . import streams
 from .act_results import ActResult
-from .announce import announce
-from .counters import Subject
+from .counters import CounterKey
 from .instances import on_retry
 from .notify import notify_after_commit
 from .refusals import Refusal, RefusalReason
@@ -148,14 +147,14 @@ class RetryBatch:
         while waiting and helped:
             helped = False
             for id in list(waiting):
-                plan = on_retry.judge(self.tx, self.records[id], queue=self.queue)
+                plan = on_retry.plan_retry(self.tx, self.records[id], queue=self.queue)
                 if isinstance(plan, str):
                     self.refused[id] = plan
                     continue
                 waiting.remove(id)
                 self.refused.pop(id, None)
                 if self.restore([id]):
-                    on_retry.carry_out(self.tx, plan, self.records[id])
+                    on_retry.apply_plan(self.tx, plan, self.records[id])
                     helped = True
 
 
@@ -164,9 +163,9 @@ def count_and_announce(
 ) -> None:
     """Add the act to the counters, and send its log event and signal after the commit."""
     for record in records:
-        subject = Subject(record.queue, record.name, record.kind)
+        subject = CounterKey(record.queue, record.name, record.kind)
         tx.counts.add(subject, name.removeprefix("poison_"))
-    announce(
+    signals.announce(
         tx.using,
         name,
         signal,

@@ -1,9 +1,9 @@
 """
-Which messages of a stream may run now, and who wakes those that wait?
+Streams: which messages may run now, and the parking and waking of those that wait.
 
-Order is id order. At most one worker holds messages of a stream. What cannot run is parked
-(`available_at` NULL), out of the claim's sight; whoever unblocks the stream makes the first parked
-message due again. Parking and waking happen only under the stream's lock.
+Order is id order. At most one worker holds messages of a stream. A message that cannot run is
+parked (`available_at` NULL), which hides it from claims; the transaction that unblocks the stream
+makes the first parked message due again. Parking and waking happen only under the stream's lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from .. import crash_points
 from ..models import StreamPolicy
 from ..sql import Row
-from .limits import Judged, Limits
+from .limits import LimitJudgement, Limits
 from .transaction import Stream, Transaction
 from .values import Completion, Failure
 
@@ -23,7 +23,7 @@ REACH = 1_000
 
 
 @dataclass(frozen=True)
-class Member:
+class StreamMember:
     """A message of a stream, as far as the choice of a run needs it."""
 
     id: int
@@ -33,12 +33,22 @@ class Member:
     expired: bool = False
     #: Its last lease ran out unreported.
     lost: bool = False
-    #: Its attempts or its fence cannot be counted any further; exhausted as well.
+    #: Its attempts or its fence cannot be counted any further; `exhausted` is set as well.
     overflow: bool = False
 
 
 @dataclass
-class Choice:
+class StreamHead:
+    """The first messages of a stream, and what decides which of them may run."""
+
+    policy: str
+    #: The id of the message whose poison record halts the stream.
+    halted_at: int | None
+    members: list[StreamMember] = field(default_factory=list)
+
+
+@dataclass
+class RunChoice:
     """What a claim does with one stream."""
 
     run: list[int] = field(default_factory=list)
@@ -48,16 +58,16 @@ class Choice:
 
 
 def choose_run(
-    members: Sequence[Member], *, policy: str, halted_at: int | None, room: int
-) -> Choice:
+    members: Sequence[StreamMember], *, policy: str, halted_at: int | None, room: int
+) -> RunChoice:
     """
-    Take the first messages that may run, in order.
+    Choose the first messages that may run, in order.
 
-    strict, halt: up to the first one that waits. release: passing those that wait. A message
-    released by name passes what waits and what died. What has used up its attempts or its time is
-    not run; under halt it stops the stream like any other death.
+    strict, halt: up to the first message that waits. release: passing messages that wait. A message
+    released by name passes messages that wait and messages that died. A message at its limit or
+    past its expiry is not run; under halt it stops the stream like any other death.
     """
-    choice = Choice()
+    choice = RunChoice()
     for member in members:
         if len(choice.run) >= room:
             break
@@ -76,55 +86,65 @@ def choose_run(
     return choice
 
 
-def read(
+def read_heads(
     tx: Transaction,
     streams: Iterable[Stream],
     *,
     cap: int,
     exclude: Collection[int],
     limits: Limits,
-) -> tuple[dict[Stream, tuple[str, int | None, list[Member]]], Judged]:
+) -> tuple[dict[Stream, StreamHead], LimitJudgement]:
     """
-    Read the heads of streams whose lock is held: policy, halt, members. A busy one is absent.
+    Read the heads of streams whose lock is held. A stream with a live lease is absent.
 
-    Returns also what became of those that may have reached a limit.
+    `exclude` are messages that failed in this very call: they wait, whatever their delay.
+    Returns also the judgement on members that may have reached a limit.
     """
-    found: dict[Stream, tuple[str, int | None, list[Member]]] = {}
     rows = tx.run_for(streams, "read_streams", cap=cap)
-    judged = limits.judge(_suspects(rows, limits))
-    for row in rows:
-        queue_id, stream, policy, halted_at, id, waiting, released, _suspect, expired = row[:9]
-        _name, _attempts, lost, _kind, overflow = row[9:]
-        # What failed in this very call is not claimed again by it: it waits, whatever its delay.
-        member = Member(
+    # Rows are unpacked, not named tuples: that takes half the time, and there may be thousands.
+    suspects = [
+        id
+        for _, _, _, _, id, waiting, _, suspect, _, name, attempts, lost, kind, _ in rows
+        if not waiting and (suspect or lost or limits.may_be_reached(name, kind, attempts))
+    ]
+    judgement = limits.judge(suspects)
+    heads: dict[Stream, StreamHead] = {}
+    for (
+        queue_id,
+        stream,
+        policy,
+        halted_at,
+        id,
+        waiting,
+        released,
+        _suspect,
+        expired,
+        _name,
+        _attempts,
+        lost,
+        _kind,
+        overflow,
+    ) in rows:
+        member = StreamMember(
             id,
             bool(waiting) or id in exclude,
             bool(released),
-            bool(id in judged.deaths or overflow),
+            bool(id in judgement.deaths or overflow),
             bool(expired),
             bool(lost),
             bool(overflow),
         )
-        found.setdefault((queue_id, stream), (policy, halted_at, []))[2].append(member)
-    return found, judged
-
-
-def _suspects(rows: Iterable[Row], limits: Limits) -> list[int]:
-    """Return the messages that may have reached a limit and do not wait."""
-    found = []
-    for row in rows:
-        id, waiting, suspect, name, attempts, lost, kind = (
-            row[place] for place in (4, 5, 7, 9, 10, 11, 12)
-        )
-        if not waiting and (suspect or lost or limits.may_be_reached(name, kind, attempts)):
-            found.append(id)
-    return found
+        head = heads.get((queue_id, stream))
+        if head is None:
+            head = heads[queue_id, stream] = StreamHead(policy, halted_at)
+        head.members.append(member)
+    return heads, judgement
 
 
 def park(
     tx: Transaction, candidates: dict[Stream, list[int]], *, exclude: Collection[int]
 ) -> list[int]:
-    """Take candidates of blocked streams, and what is due right behind them, out of sight."""
+    """Park candidates of blocked streams, and what is due right behind them; return the ids."""
     candidates = {stream: ids for stream, ids in candidates.items() if ids}
     rows: list[Row] = []
     if tx.is_sqlite:
@@ -152,24 +172,24 @@ def park(
 
 
 def lock(tx: Transaction, ids: Collection[int]) -> None:
-    """Wait for the streams of these messages, all at once and in order, before changing any."""
+    """Lock the streams of these messages, all at once and in order, before changing any."""
     if ids:
         tx.run("lock_streams", ids=sorted(ids))
 
 
-def concerned(reports: Iterable[Completion | Failure]) -> list[int]:
-    """Return the ids that may have a stream: all but those whose message says they have none."""
+def ids_in_streams(reports: Iterable[Completion | Failure]) -> list[int]:
+    """Return the ids of messages that may have a stream: all but those known to have none."""
     return [item.id for item in reports if item.message is None or item.message.stream is not None]
 
 
 def wake(tx: Transaction, streams: Iterable[Stream]) -> list[int]:
-    """Make the first parked message of each stream due if nothing in front holds it back."""
+    """Make the first parked message of each stream due, unless a message in front blocks it."""
     woken = [row[0] for row in tx.run_for(streams, "wake")]
     if woken:
         crash_points.reach("stream.woken")
     return woken
 
 
-def touched(rows: Iterable[Row]) -> set[Stream]:
+def streams_of(rows: Iterable[Row]) -> set[Stream]:
     """Return the streams of rows that end in queue_id, stream."""
     return {(row[-2], row[-1]) for row in rows if row[-1] is not None}

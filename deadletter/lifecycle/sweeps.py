@@ -1,4 +1,9 @@
-"""What nobody else tidies up: expired messages, old poison, streams and instances left alone."""
+"""
+Sweep: periodic maintenance of the tables.
+
+Quarantines expired messages, deletes what is past its retention, repairs stranded streams, marks
+stuck instances and folds the counters.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +19,22 @@ from django.db.transaction import atomic
 from ..conf import get_settings
 from ..exceptions import LockNotAvailable
 from ..logs import event
-from ..models import Queue, Span
+from ..models import AuditEntry, Queue, Span, WorkerDeath
 from ..status import FailureReason
 from . import locks, retry_outcomes, streams
-from .counters import Subject
+from .counters import CounterKey
 from .instances import retention, stuck
 from .policy_edits import wake_released
-from .quarantine import Death, quarantine
+from .quarantine import MessageDeath, quarantine
 from .transaction import SHORT_WAIT, Transaction, in_transaction
 
 #: Rows per transaction, so that a sweep never holds locks for long.
 CHUNK = 500
-#: Minutes this old are no longer written to, except by transactions that last longer.
+#: Deaths of workers, and audit entries, changed in one transaction.
+SMALL_CHUNK = 100
+#: How long deaths of workers are kept.
+WORKER_DEATHS_KEPT = timedelta(days=30)
+#: Rows of minutes this old are no longer written, except by transactions that last longer.
 _SETTLED = timedelta(minutes=2)
 _MINUTES_KEPT = timedelta(hours=3)
 _HOURS_KEPT = timedelta(days=15)
@@ -38,36 +47,36 @@ class Sweep:
     expired: int
     forgotten: int
     repaired: int
-    #: Retried messages whose end has been entered in the audit trail.
+    #: Retried messages whose outcome was added to the audit trail.
     followed: int = 0
-    #: Instances that ended long ago and were removed with their timeline.
+    #: Instances past their retention that were deleted with their log.
     instances: int = 0
-    #: Running instances newly found to wait for what was lost, see `stuck`.
+    #: Running instances newly found to wait for a lost message, see `stuck`.
     stuck: int = 0
-    #: Audit entries that lost the payloads of an edit, which were kept long enough.
+    #: Audit entries whose payloads of an edit were past their retention and cleared.
     cleared: int = 0
-    #: Rows of counters folded into larger spans of time, or forgotten.
+    #: Rows of counters that were folded into larger spans of time, or deleted.
     folded: int = field(default=0, compare=False)
 
 
 def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
     """
-    Quarantine what expired, remove what is old, repair stranded streams, mark the stuck.
+    Quarantine what expired, delete what is old, repair stranded streams, mark stuck instances.
 
-    Waits for nobody: what another transaction has locked is left to the next sweep.
+    Waits for no lock: what another transaction has locked is left to the next sweep.
     """
     _try(wake_released, using)
-    _try(_adopt, using)
-    _until_nothing_is_left(retention.forget_deaths, using)
+    _try(_recover_queues, using)
+    _until_nothing_is_left(_delete_worker_deaths, using)
     return Sweep(
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
-        forgotten=_until_nothing_is_left(_forget, using),
-        repaired=_try(_repair, using),
+        forgotten=_until_nothing_is_left(_delete_old_poison, using),
+        repaired=_try(_repair_streams, using),
         followed=_until_nothing_is_left(lambda tx: retry_outcomes.close(tx, limit=CHUNK), using),
-        instances=_until_nothing_is_left(retention.forget_ended, using),
+        instances=_until_nothing_is_left(retention.delete_ended, using),
         stuck=stuck.mark_stuck(using=using),
-        cleared=_until_nothing_is_left(retention.clear_edits, using),
-        folded=_until_nothing_is_left(_fold, using),
+        cleared=_until_nothing_is_left(_clear_edits, using),
+        folded=_until_nothing_is_left(_fold_counters, using),
     )
 
 
@@ -79,7 +88,7 @@ def _until_nothing_is_left(step: Callable[[Transaction], int], using: str | None
 
 
 def _try(step: Callable[[Transaction], int], using: str | None) -> int:
-    """Do one step; one that somebody is in the way of is left to the next sweep."""
+    """Do one step; a step that meets a lock is left to the next sweep."""
     try:
         return in_transaction(step, using=using, wait=SHORT_WAIT)
     except LockNotAvailable:
@@ -90,21 +99,23 @@ def _expire(tx: Transaction, by: str) -> int:
     ids = [row[0] for row in tx.run("read_expired", limit=CHUNK)]
     if not ids:
         return 0
-    # Only what can be had: a stream that somebody else holds is left to the next sweep.
-    wanted = set(ids) - set(locks.try_streams(tx, ids))
-    # Read again under the locks: somebody may have claimed one in between.
+    # A stream that another transaction has locked is left to the next sweep.
+    wanted = set(ids) - set(locks.try_lock_streams_of(tx, ids))
+    # Read again under the locks: one may have been claimed in between.
     still = [row[0] for row in tx.run("read_expired", limit=CHUNK) if row[0] in wanted]
-    deaths = [Death(id, FailureReason.EXPIRED, "expired before it was handled") for id in still]
-    done = locks.each_free(tx, deaths, lambda tx, some: quarantine(tx, some, by=by))
+    deaths = [
+        MessageDeath(id, FailureReason.EXPIRED, "expired before it was handled") for id in still
+    ]
+    done = locks.for_each_unlocked(tx, deaths, lambda tx, some: quarantine(tx, some, by=by))
     return sum(len(dead) for dead in done.results)
 
 
-def _adopt(tx: Transaction) -> int:
+def _recover_queues(tx: Transaction) -> int:
     """
-    Give messages whose queue is gone a paused queue under its id, where people see them.
+    Create a paused queue for messages whose queue is gone, so that operators see them.
 
     A queue is deleted only when it is empty, see models/queue.py; this is for a process that died
-    before it could look again, and for rows that were deleted by hand.
+    before it could check again, and for rows that were deleted by hand.
     """
     gone = [row[0] for row in tx.run("read_deleted_queues")]
     for id in gone:
@@ -113,7 +124,7 @@ def _adopt(tx: Transaction) -> int:
             with atomic(using=tx.using):
                 Queue(id=id, name=name, paused=True).save(using=tx.using, force_insert=True)
         except (IntegrityError, ValidationError):
-            continue  # another sweep was faster
+            continue  # another sweep has created it
         event(
             logging.ERROR,
             "queue_recovered",
@@ -125,18 +136,50 @@ def _adopt(tx: Transaction) -> int:
     return 0
 
 
-def _forget(tx: Transaction) -> int:
+def _delete_old_poison(tx: Transaction) -> int:
     rows = tx.run("delete_old_poison", limit=CHUNK)
     for _id, queue, name, kind in rows:
-        tx.counts.add(Subject(queue, name, kind), "removed")
+        tx.counts.add(CounterKey(queue, name, kind), "removed")
     return len(rows)
 
 
-def _fold(tx: Transaction) -> int:
-    """
-    Fold counters: of all writers into one, minutes into hours, hours into days, days into one row.
+def _delete_worker_deaths(tx: Transaction) -> int:
+    """Delete some deaths of workers older than WORKER_DEATHS_KEPT; return how many."""
+    rows = WorkerDeath.objects.using(tx.using).filter(died_at__lte=tx.time() - WORKER_DEATHS_KEPT)
+    ids = list(
+        rows.select_for_update(skip_locked=True)
+        .order_by("died_at", "id")
+        .values_list("pk", flat=True)[:SMALL_CHUNK]
+    )
+    WorkerDeath.objects.using(tx.using).filter(pk__in=ids).delete()
+    return len(ids)
 
-    Each level is kept longer than the longest look at it: an hour of minutes, a week of hours.
+
+def _clear_edits(tx: Transaction) -> int:
+    """
+    Clear the payloads of some edits past DEADLETTER["AUDIT_PAYLOADS_KEPT"]; return how many.
+
+    The audit entries stay: who edited what, when and why is kept for good.
+    """
+    kept = get_settings().audit_payloads_kept
+    if kept is None:
+        return 0
+    rows = AuditEntry.objects.using(tx.using)
+    old = rows.filter(payload_after__isnull=False, at__lte=tx.time() - kept)
+    ids = list(
+        old.select_for_update(skip_locked=True)
+        .order_by("at", "id")
+        .values_list("pk", flat=True)[:SMALL_CHUNK]
+    )
+    rows.filter(pk__in=ids).update(payload_before=None, payload_after=None)
+    return len(ids)
+
+
+def _fold_counters(tx: Transaction) -> int:
+    """
+    Fold counters: all writers into one, minutes into hours, hours into days, days into one row.
+
+    Each span is kept longer than the longest chart of it: an hour of minutes, a week of hours.
     """
     now = tx.time()
     limit = 10 * CHUNK
@@ -146,7 +189,7 @@ def _fold(tx: Transaction) -> int:
         (Span.HOUR, Span.DAY, _HOURS_KEPT),
         (Span.DAY, Span.EVER, get_settings().counts_kept),
     ):
-        # Whole spans only: a day is either all hours or one day.
+        # Whole spans only: a day is stored either as hours or as one day.
         before = _start_of(into, now - age)
         done += tx.run("fold_spans", span=int(span), into=int(into), before=before, limit=limit)
     return len(done)
@@ -158,12 +201,12 @@ def _start_of(span: Span, moment: datetime) -> datetime:
     return start if span is Span.HOUR else start.replace(hour=0)
 
 
-def _repair(tx: Transaction) -> int:
+def _repair_streams(tx: Transaction) -> int:
     stranded = [(row[0], row[1]) for row in tx.run("read_stuck_streams")]
     if not stranded:
         return 0
-    ours = locks.try_named(tx, stranded)
-    # Judge again under the locks: a settle that was under way has woken its stream by now.
+    ours = locks.try_lock_streams(tx, stranded)
+    # Read again under the locks: a settle that was in progress may have woken its stream.
     still = {(row[0], row[1]) for row in tx.run("read_stuck_streams")} & ours
     woken = streams.wake(tx, still)
     for queue_id, stream in sorted(still):

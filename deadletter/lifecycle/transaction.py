@@ -30,18 +30,21 @@ from .counters import Counts
 T = TypeVar("T")
 Stream = tuple[int, str]
 
-#: How often a transaction the database refused for a passing reason is repeated.
-TRIES = 8
-#: SQLSTATE of serialization failure and deadlock: the whole transaction was undone, repeat it.
-_PASSING = {"40001", "40P01"}
+#: Of libpq: no transaction is open; a result has rows.
+_IDLE, _TUPLES = 0, 2
 
-#: Seconds a verb waits for a row or a stream that another transaction holds, before it raises.
+#: How often a transaction is tried when the database undoes it for a transient reason.
+TRIES = 8
+#: SQLSTATE of serialization failure and deadlock: the whole transaction was undone.
+_TRANSIENT = {"40001", "40P01"}
+
+#: Seconds a verb waits for a row or a stream that another transaction has locked.
 LOCK_WAIT = 5.0
-#: Seconds the worker's transactions wait: enough for somebody who is about to commit.
+#: Seconds the worker's transactions wait: enough for a transaction that is about to commit.
 SHORT_WAIT = 0.1
-#: Seconds where waiting is no use: whoever is in the way is known to stay.
+#: Seconds where waiting is of no use: the other transaction is known to hold its lock for long.
 TRY_WAIT = 0.01
-#: As long as the role, the database or the caller's transaction says: for those who send.
+#: Wait as long as the role, the database or the caller's transaction allows: for senders.
 UNLIMITED = math.inf
 #: SQLSTATE of a lock that lock_timeout gave up on, and of a statement that was cancelled, which is
 #: what a statement_timeout below ours makes of the same wait.
@@ -50,11 +53,11 @@ _LOCKED, _CANCELLED = "55P03", "57014"
 
 @dataclass(frozen=True)
 class Transaction:
-    """What the verbs work with. `now` is None when the server's own now() is meant."""
+    """The transaction of a verb. `now` is None when the statements use the server's now()."""
 
     connection: BaseDatabaseWrapper
     now: datetime | None
-    #: Nobody else's work is in it, so that it may be repeated.
+    #: It contains no work of the caller, so it may be repeated.
     is_own: bool = False
     counts: Counts = field(default_factory=Counts)
     #: Seconds a statement waits for a lock.
@@ -72,7 +75,7 @@ class Transaction:
         return sql.run(self.connection, name, {"now": self.now, **params}, keep=self.is_own)
 
     def run_for(self, streams: Iterable[Stream], name: str, **params: Any) -> list[sql.Row]:
-        """Run a statement about streams: all at once, or one after the other on SQLite."""
+        """Run a statement for streams: all at once, or one after the other on SQLite."""
         wanted = sorted(set(streams))
         if not wanted:
             return []
@@ -85,7 +88,7 @@ class Transaction:
         return rows
 
     def time(self) -> datetime:
-        """Return this transaction's now as a value, for what Python must compare or write."""
+        """Return the `now` of this transaction as a value that Python can compare or write."""
         return self.now or clock.transaction_start(self.connection)
 
     def after_commit(self, call: Callable[[], object]) -> None:
@@ -93,9 +96,10 @@ class Transaction:
 
     def undo_unless(self, work: Callable[[], T], is_done: Callable[[T], bool]) -> T:
         """
-        Do work that only looks, and locks, where it then refuses to act.
+        Do the work; roll it back to a savepoint unless `is_done(result)`.
 
-        Inside a caller's transaction, which may stay open for long, such locks are given up again.
+        For work that locks rows and then refuses to act: a caller's transaction, which may stay
+        open for long, must not keep those locks.
         """
         if self.is_own or self.is_sqlite:
             return work()
@@ -110,10 +114,10 @@ class Transaction:
 
     def attempt(self, work: Callable[[Transaction], T]) -> T:
         """
-        Do a part of the work in a savepoint, waiting for nobody.
+        Do a part of the work in a savepoint, without waiting for locks.
 
-        Raises: LockNotAvailable when somebody is in the way; then nothing of the part remains,
-        neither its changes nor the locks it took.
+        Raises: LockNotAvailable; then nothing of the part remains, neither its changes nor the
+        locks it took.
         """
         if self.is_sqlite:
             return work(self)
@@ -134,7 +138,7 @@ class Transaction:
 
 
 class _Undone(Exception):
-    """Rolls back to a savepoint with a result to keep."""
+    """Rolls back to a savepoint, and carries the result out of it."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -151,11 +155,11 @@ def in_transaction(
     """
     Do the work in one transaction, or inside the caller's when there is one.
 
-    A deadlock, a serialization failure or a locked SQLite file undid all of it, so it is repeated,
-    but only when the transaction is ours alone: somebody else's work must not be done twice.
-    No statement waits longer than `wait` seconds for a lock (LOCK_WAIT), whatever lock_timeout the
-    role or the database has; a caller's transaction has its own setting back afterwards, unless
-    this is the last thing done in it.
+    A deadlock, a serialization failure or a locked SQLite file undoes all of it, so it is repeated,
+    but not inside a caller's transaction, whose other work cannot be repeated here.
+    No statement waits longer than `wait` seconds (LOCK_WAIT) for a lock, whatever lock_timeout the
+    role or the database has. A caller's transaction gets its own setting back, unless `is_last`
+    says that nothing else is done in it.
     Raises: LockNotAvailable; nothing was changed, and no lock is left behind.
     """
     alias = using or router.db_for_write(Message)
@@ -169,7 +173,7 @@ def in_transaction(
                 moment = clock.transaction_time(connection, nested=nested)
                 tx = Transaction(connection, moment, is_own=not nested, wait=wait)
                 if crash_points.is_watched() and not nested:
-                    # First in line: before anybody else is told of the commit.
+                    # Registered first: it runs before every other on_commit callback.
                     tx.after_commit(lambda: crash_points.reach("transaction.committed"))
                 result = work(tx)
                 tx.counts.write(connection, moment)
@@ -183,7 +187,7 @@ def in_transaction(
             if _is_locked(error, wait):
                 who = holders(connection, wait) if wait > SHORT_WAIT else ()
                 raise LockNotAvailable(who, waited=wait) from error
-            if nested or not left or not _passes(error):
+            if nested or not left or not _is_transient(error):
                 raise
             if prepared.is_stale(error.__cause__):
                 prepared.give_up(connection)
@@ -194,10 +198,10 @@ def in_transaction(
 
 def _prepare(connection: BaseDatabaseWrapper, wait: float, *, nested: bool) -> dict[str, str]:
     """
-    Make the transaction that has just begun fit for the queue.
+    Set up the transaction or savepoint that has just begun.
 
-    Returns the settings that a caller's transaction must get back. When the work fails, they come
-    back by themselves with the savepoint.
+    Returns the settings that a caller's transaction must get back. If the work fails, the rollback
+    to the savepoint restores them.
     """
     if connection.vendor == "sqlite":
         if not nested:
@@ -223,28 +227,30 @@ def bounded(using: str, wait: float = LOCK_WAIT) -> Iterator[None]:
 
 
 def _bound(connection: BaseDatabaseWrapper, wait: float) -> dict[str, str]:
-    """Bound the waits of this transaction or savepoint; return the setting that was in force."""
+    """Set the lock_timeout of this transaction or savepoint; return the one before."""
     if connection.vendor == "sqlite":
         return {}
     return planner.configure(connection, planner.lock_timeout(wait))
 
 
 def _is_locked(error: Exception, wait: float) -> bool:
-    """True if the error says that a lock was waited for in vain."""
+    """Return whether the error means that a lock was not available in time."""
     state = getattr(error.__cause__, "sqlstate", None)
     if wait == UNLIMITED:
-        return False  # a limit of somebody else's: they get the error they know
-    # An operator's verb that somebody cancels is just that; the worker's own are never long.
+        return False  # the limit is the caller's: leave the original error
+    # A cancelled statement of an operator's verb was cancelled by a person; the worker's
+    # statements are never long, so there it was a statement_timeout.
     return state == _LOCKED or (state == _CANCELLED and wait <= SHORT_WAIT)
 
 
 def holders(connection: BaseDatabaseWrapper, waited: float = 0.0) -> list[str]:
     """
-    Describe the transactions that may hold what was waited for so many seconds.
+    Describe the transactions that may hold the lock that was waited for.
 
-    A wait that is over leaves no trace of whom it was for: these are the transactions of others,
-    at least that old, that have written to or locked rows of the queue's tables or hold an
-    advisory lock. The oldest first, three at most. No query texts: they contain values.
+    PostgreSQL does not tell afterwards which transaction blocked a statement. These are the
+    transactions at least `waited` seconds old that have written to or locked rows of the queue's
+    tables, or hold an advisory lock. Oldest first, three at most. No query texts: they contain
+    values.
     """
     if connection.vendor != "postgresql":
         return []
@@ -258,7 +264,7 @@ SELECT a.pid, a.application_name, a.usename, a.state,
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8
   FROM pg_stat_activity a
  WHERE a.pid <> pg_backend_pid() AND a.datname = current_database()
-       -- of other roles' sessions this may be hidden
+       -- hidden for sessions of other roles without the privilege
    AND COALESCE(a.xact_start, '-infinity')
        <= clock_timestamp() - %(waited)s * interval '1 second'
    AND EXISTS (
@@ -283,10 +289,10 @@ def _holder(pid: int, application: str, user: str, state: str | None, age: float
 
 def begin_writing(connection: BaseDatabaseWrapper) -> None:
     """
-    Make BEGIN IMMEDIATE of a plain BEGIN on SQLite.
+    Turn a plain BEGIN into BEGIN IMMEDIATE on SQLite, by a write that changes nothing.
 
-    A transaction that reads first and writes later is refused at once when another writes in
-    between; one that starts with a write waits its turn. The write changes nothing.
+    A transaction that reads first and writes later fails at once if another one writes in between;
+    a transaction that starts with a write waits for its turn.
     """
     if connection.vendor != "sqlite":
         return
@@ -296,7 +302,8 @@ def begin_writing(connection: BaseDatabaseWrapper) -> None:
         cursor.execute("UPDATE deadletter_queue SET paused = paused WHERE 0")
 
 
-def _passes(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
+    """Return whether the database undid the transaction for a reason that may pass."""
     cause = error.__cause__
     state = getattr(cause, "sqlstate", None)
-    return state in _PASSING or prepared.is_stale(cause) or "locked" in str(cause)
+    return state in _TRANSIENT or prepared.is_stale(cause) or "locked" in str(cause)

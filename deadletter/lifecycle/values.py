@@ -1,4 +1,4 @@
-"""What goes into the verbs and what comes out: plain values."""
+"""Values that go into the verbs of this package and come out of them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Claimed:
     """
     A message under lease, as a handler sees it.
 
-    The payload is decoded when it is first looked at, after the attempt was counted: a row that
-    cannot be decoded fails alone.
+    The payload is decoded on first access, after the attempt was counted: a row that cannot be
+    decoded fails alone.
     """
 
     id: int
@@ -38,7 +38,7 @@ class Claimed:
     max_attempts: int | None
     status: Status
     fence: int
-    #: As the database wrote it; see `created_at`.
+    #: As the database returned it; see `created_at`.
     raw_created_at: str | datetime
     instance: str | None
     execution_id: int | None
@@ -49,11 +49,11 @@ class Claimed:
     last_failure: FailureReason | None = None
     #: When its handler was called, on the monotonic clock; 0.0 before.
     started: float = field(default=0.0, repr=False)
-    #: The trace span of its execution; None where nothing is traced.
+    #: The trace span of its execution; None without tracing.
     span: Any = field(default=None, repr=False)
-    #: The flags given to `next_stage`; 0 while the message ends when its handler returns.
+    #: The flags given to `next_stage`; 0: the message ends when its handler returns.
     stage: int = field(default=0, repr=False)
-    #: Called with the message after `done`, where stages are written before the attempt ends.
+    #: Called with the message by `done`, if stages are written before the attempt ends.
     recorder: Callable[[Claimed], object] | None = field(default=None, repr=False)
     _payload: Any = field(default=_UNREAD, repr=False)
 
@@ -80,8 +80,8 @@ class Claimed:
         """
         Record a finished stage: kept when this attempt fails, seen by the next one.
 
-        A worker writes it with its next exchange, at the latest with the report of the attempt;
-        what was recorded after the last exchange of a killed process is lost.
+        A worker writes it with its next exchange, at the latest with the report of the attempt.
+        Stages recorded after the last exchange of a killed process are lost.
         Raises: ValueError for any but bits 0 to 14.
         """
         self.status |= Status(check_stage(flag, field="done"))
@@ -115,7 +115,7 @@ class Floor(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A priority of a queue at which there are messages that are not parked."""
+    """A queue and priority that has messages that are not parked."""
 
     queue_id: int
     queue: str
@@ -123,20 +123,20 @@ class Level(NamedTuple):
     #: When its first message is due.
     first: datetime
     is_paused: bool = False
-    #: Other queues send their dead here.
+    #: It is the dead queue of another queue.
     is_dead_queue: bool = False
 
 
 class Levels(NamedTuple):
     """
-    Where a claim has to look, in order, as it was found at a moment of the monotonic clock.
+    The levels at which a claim looks, in order, and when they were read (monotonic clock).
 
-    Kept by a worker for its next claims. What has come since at another level is not in it.
+    A worker keeps them for its next claims. Messages sent since at another level are not included.
     """
 
     due: tuple[Level, ...]
     read: float
-    #: How long it took to find them.
+    #: How long it took to read them.
     seconds: float = 0.0
 
 
@@ -146,19 +146,20 @@ def _stream(message: Claimed) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a claim took: messages in order, those of one stream adjacent."""
+    """The result of a claim: messages in order, the messages of a stream adjacent."""
 
     token: str
     messages: Sequence[Claimed] = field(default_factory=list)
-    #: Messages this claim met and quarantined instead of returning them.
+    #: Messages that this claim quarantined instead of returning them.
     dead: Sequence[int] = ()
-    #: It parked so many that it ended before it had seen all that is due: look again at once.
+    #: The claim parked so many messages that it ended before it had seen all that is due: claim
+    #: again at once.
     more: bool = False
-    #: Where what it met began, where the database says so: the floor of a claim right after it.
+    #: Where its first candidate was, on PostgreSQL: the floor of a claim right after it.
     floor: Floor | None = None
-    #: How many candidates it took for a message: far fewer than one where streams have many due.
+    #: Candidates per claimed message: far below 1 where streams have many due messages.
     candidates: float = 1.0
-    #: The levels it found; None: it only looked at those that it was given.
+    #: The levels it read; None: the given levels were enough.
     levels: Levels | None = None
 
     @property
@@ -166,7 +167,7 @@ class Batch:
         return [message.id for message in self.messages]
 
     def runs(self) -> Iterator[list[Claimed]]:
-        """Yield what may run side by side: each message without a stream, each stream's run."""
+        """Yield what may run concurrently: each message without a stream, each run of a stream."""
         for stream, run in groupby(self.messages, key=_stream):
             if stream is None:
                 yield from ([message] for message in run)
@@ -185,15 +186,16 @@ class ClaimRequest:
     """
     What to claim: queues in order of preference, by name or glob pattern (None: all but dead ones).
 
-    `max_attempts` by message name replaces the queue's number, None meaning never; `policies` is
-    all that handlers say of failures. `knows` says of a kind, name and version (None: any) whether
-    the claimer can handle it: such a message is never dead for being unknown. `token` is the lease
-    to claim under: a caller that knows it can find what a claim took whose answer was lost.
-    `floors`: in these queues pass over what comes before a place, on PostgreSQL. For who claims
-    without a pause, has seen that there is nothing left there, and looks again without them soon.
+    `max_attempts` by message name replaces the queue's number, None meaning no limit; `policies`
+    are the failure policies of handlers by message name. `knows` returns for a kind, name and
+    version (None: any) whether the claimer can handle it: such a message never dies for want of a
+    handler. `token` is the lease to claim under: a caller that chose it can find the messages of a
+    claim whose answer was lost.
+    `floors`: in these queues skip what comes before a place, on PostgreSQL. For a caller that
+    claims without a pause, has seen that nothing is left before it, and soon claims without floors.
     `candidates`: how many of them a message is expected to take, by the last claim.
-    `levels`: look at these, found a moment ago, instead of finding them first; with `rediscover`,
-    find them again when these did not fill the batch. `shuffle`: take the queues in random order.
+    `levels`: look at these, read a moment ago, instead of reading them first; with `rediscover`,
+    read them again if these did not fill the batch. `shuffle`: take the queues in random order.
     """
 
     queues: Sequence[str] | None = None
@@ -212,10 +214,10 @@ class ClaimRequest:
 
 class Completion(NamedTuple):
     """
-    A finished message, or a finished stage of one.
+    A completed message, or a completed stage of one.
 
-    With PUBLISHED, now or from before, the message is finished. With other bits, of which one at
-    least must be new, it goes on to its next stage. With status 0 it is given back by name.
+    With PUBLISHED, now or from before, the message is complete. With other bits, of which at least
+    one must be new, it goes on to its next stage. With status 0 it is released by name.
     """
 
     id: int
@@ -223,12 +225,12 @@ class Completion(NamedTuple):
     token: str | None = None
     #: How long its handler took, for the counters.
     seconds: float | None = None
-    #: The message itself, where the caller has it: then less has to be asked.
+    #: The message itself, if the caller has it: saves a query for its stream.
     message: Claimed | None = None
 
 
 class Progress(NamedTuple):
-    """Stages that an attempt has finished so far; it goes on."""
+    """Stages that a running attempt has completed so far."""
 
     id: int
     flags: int
@@ -237,7 +239,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """A message given back unprocessed, free again after `delay`."""
+    """A message given back unprocessed; it is due again after `delay`."""
 
     id: int
     delay: Duration = 0
@@ -250,10 +252,10 @@ class Failure:
     A failed attempt.
 
     `completed` are the stages it reached, bits 0 to 14; `delay` replaces the policy's; `permanent`
-    quarantines at once; `policy` is what the handler says; `max_attempts` or `unlimited` replace
-    its number and the queue's. With `deferred` the attempt could not even start (no handler, no
-    readable payload): it waits, and only the next claim judges the count. One whose reason is
-    UNREGISTERED as well uses up no attempt: it is counted by itself.
+    quarantines at once; `policy` is the handler's; `max_attempts` or `unlimited` replace its number
+    and the queue's. `deferred`: the attempt could not start (no handler, no readable payload); the
+    message waits, and the next claim judges the count. A deferred failure with the reason
+    UNREGISTERED uses up no attempt: deferrals have a count of their own.
     """
 
     id: int
@@ -271,23 +273,23 @@ class Failure:
     #: How long the handler ran.
     seconds: float | None = None
     token: str | None = None
-    #: The message itself, where the caller has it: then less has to be asked.
+    #: The message itself, if the caller has it: saves a query for its stream.
     message: Claimed | None = field(default=None, repr=False, compare=False)
-    #: What the handler raised, for the log; never stored.
+    #: The exception of the handler, for the log; never stored.
     raised: BaseException | None = field(default=None, repr=False, compare=False)
     policy: Policy | None = field(default=None, repr=False)
-    #: The version of a flow that nobody knew.
+    #: The version of a flow that is not registered.
     version: str | None = None
 
 
 @dataclass(frozen=True)
 class Completed:
-    """The message is finished and gone."""
+    """The message is complete; its row is deleted."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A stage is finished: the message is due again, with these flags and all its attempts."""
+    """A stage is complete: the message is due again, with these flags and all its attempts."""
 
     status: Status
 
@@ -295,9 +297,10 @@ class Staged:
 @dataclass(frozen=True)
 class Refused:
     """
-    The completion asks for a stage that cannot be; nothing was recorded.
+    The flags of the completion make no stage; nothing was recorded.
 
-    The message is still under lease, unless it was released with the run of another one's stage.
+    The message is still under lease, unless it was released with the run of another message's
+    stage.
     """
 
     why: str
@@ -305,7 +308,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Deferral:
-    """Nobody knew the name of the message, for the n-th time of so many (None: of any number)."""
+    """The worker has no handler for the message, for the n-th time of `limit` (None: no limit)."""
 
     count: int
     limit: int | None
@@ -327,7 +330,7 @@ class Released:
 
 @dataclass(frozen=True)
 class Poisoned:
-    """The message left the queue for good, after so many attempts."""
+    """The message was quarantined, after so many attempts."""
 
     attempts: int
 
@@ -337,25 +340,25 @@ Outcome = Completed | Staged | Refused | Scheduled | Released | Poisoned
 
 @dataclass(frozen=True)
 class WorkBatch(Batch):
-    """What one `process_batch` did: the new lease, and what became of each report."""
+    """The result of `process_batch`: the messages claimed, and the outcome of each report."""
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     lost: Sequence[int] = ()
-    #: How much of the transaction was the claim.
+    #: Seconds of the transaction that the claim took.
     claim_seconds: float = 0.0
-    #: Reports that were not applied: another transaction holds the row, or something of its
-    #: stream. The messages are still the caller's; report them again.
+    #: Reports that were not applied: another transaction has locked the row or its stream. The
+    #: messages are still the caller's; report them again.
     busy: Sequence[int] = ()
-    #: Messages whose progress is written; of the others the row is locked, or not the caller's.
+    #: Messages whose progress is written; the rows of the others are locked or not the caller's.
     recorded: Sequence[int] = ()
 
     @property
     def poisoned(self) -> list[int]:
-        """Every message that died in this call: of a report, or of the claim's own check."""
+        """Every message that was quarantined in this call, by a report or by the claim."""
         reported = [id for id, what in self.outcomes.items() if isinstance(what, Poisoned)]
         return [*reported, *self.dead]
 
     @property
     def refused(self) -> list[int]:
-        """Completions that ask for a stage that cannot be; their `outcomes` say why."""
+        """Completions whose flags make no stage; their `outcomes` say why."""
         return [id for id, what in self.outcomes.items() if isinstance(what, Refused)]

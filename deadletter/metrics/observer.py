@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..lifecycle import Completion, Failure, WorkBatch
-from ..lifecycle.sweeps import Sweep
+from ..lifecycle import Completion, Failure, Sweep, WorkBatch
 from ..worker.execute import Settled
 from ..worker.in_flight import Holdings
 from ..worker.tally import Reports, Tally

@@ -127,7 +127,7 @@ def start_job(
             created_at=tx.time(),
             updated_at=tx.time(),
         )
-        internal_queue.own_queue(alias)
+        internal_queue.ensure_internal_queue(alias)
         _ask_for_more(job, alias)
         return job
 

@@ -9,7 +9,7 @@ from django.db.models import F
 
 from .. import clock
 from ..exceptions import InstanceNotRunning
-from ..instances.cancelling import cancelling
+from ..instances.control import cancel_in
 from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, Instance, InstanceEvent, PoisonRecord
@@ -101,7 +101,7 @@ def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
     alias = alias_of(using)
     owner = Instance.objects.using(alias).light().filter(pk=record.instance).first()
     failed_it = owner is not None and on_retry.has_failed(record, owner)
-    plan = on_retry.foresee(record, using=alias, now=clock.now(alias))
+    plan = on_retry.preview_retry(record, using=alias, now=clock.now(alias))
     if isinstance(plan, str):
         return Effect(owner, failed_it, refusal=plan)
     return Effect(owner, failed_it, reopens=[instance.id for instance in plan.reopened])
@@ -119,7 +119,7 @@ def cancel_instance(
     said = f"{why} ({who})" if who else why
 
     def work(tx: Transaction) -> Cancellation:
-        cancelled = cancelling(tx, id, said)
+        cancelled = cancel_in(tx, id, said)
         opening = audit.Opening(
             act=Act.CANCEL, by=by, why=why, selection={"instance": id, "cancelled": cancelled[:100]}
         )

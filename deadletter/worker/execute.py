@@ -19,8 +19,7 @@ from ..error_details import describe
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..instance_events import read_event
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
-from ..lifecycle import Claimed, Completion, Failure
-from ..lifecycle.failures import complete_last
+from ..lifecycle import Claimed, Completion, Failure, complete_last
 from ..logs import crash, event, is_detailed
 from ..models import Kind
 from ..status import STAGE_BITS, Status

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from .. import tracing
 from ..exceptions import LockNotAvailable
-from ..lifecycle.failures import give_back, renewing_free
+from ..lifecycle import give_back, renew_unlocked_in
 from ..lifecycle.transaction import SHORT_WAIT, in_transaction
 from ..logs import event
 from ..models import Message
@@ -84,7 +84,7 @@ class Leases:
         tokens = {id: holding.message.token for id, holding in running.items()}
         try:
             lost, busy = in_transaction(
-                lambda tx: renewing_free(tx, tokens, lease=self._options.lease),
+                lambda tx: renew_unlocked_in(tx, tokens, lease=self._options.lease),
                 using=self._options.using,
                 wait=SHORT_WAIT,
             )

@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import Error as DatabaseError
 
-from ..lifecycle.notify import CHANNEL
+from ..lifecycle import CHANNEL
 from ..logs import event
 from . import pools
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ..lifecycle import WorkBatch
-    from ..lifecycle.sweeps import Sweep
+    from ..lifecycle import Sweep, WorkBatch
     from .in_flight import Holdings
     from .tally import Reports, Tally
 

@@ -114,9 +114,9 @@ def test_nobody_waits_for_whoever_decides(rules, monkeypatch):
 
 def test_a_queue_made_at_the_same_moment_by_another_is_used(rules, monkeypatch):
     """Two make deadletter's own queue: one of them finds it made."""
-    from deadletter.lifecycle.internal_queue import own_queue
+    from deadletter.lifecycle.internal_queue import ensure_internal_queue
 
-    results = together(4, lambda: own_queue("default"))
+    results = together(4, lambda: ensure_internal_queue("default"))
 
     assert results == [None] * 4
     assert Queue.objects.filter(name="deadletter").count() == 1

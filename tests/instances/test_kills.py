@@ -1,4 +1,4 @@
-"""Real workers that are killed in between: each turn takes effect exactly once."""
+"""Workers are killed during turns: each turn takes effect exactly once."""
 
 from __future__ import annotations
 

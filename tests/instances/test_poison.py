@@ -1,4 +1,4 @@
-"""Poison reaches its owner, in the transaction of the quarantine, with the very same error."""
+"""A death is reported to its instance in the transaction of the quarantine, with the same error."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def test_what_is_stale_fails_nobody(clock, flow, standing):
 
 
 def test_plain_poison_asks_for_no_owner(clock, monkeypatch):
-    monkeypatch.setattr(on_death, "tell", _broken)
+    monkeypatch.setattr(on_death, "notify_instances", _broken)
     ids = [send("mail").pk for _ in range(3)]
 
     operations.poison(ids, why="x")

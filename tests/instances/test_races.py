@@ -1,4 +1,4 @@
-"""Two at once: who starts, who is told while a flow decides, and what a hanging flow blocks."""
+"""Races of instances: two starts, events during a turn, and a flow that hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances that ended long ago are removed with their timelines, if the settings say so."""
+"""Instances past their retention are deleted with their logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator's retry brings back what the poison failed, unless something else has happened."""
+"""A retry reopens the instances that the poison failed, unless they have gone on since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running instance that waits for what was lost is found, shown and told; no other is."""
+"""A running instance that waits for a lost message is marked, shown and logged; no other is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flow advances by events, in order, and all that a turn decides is stored with its end."""
+"""A flow advances by events, in order; the decisions of a turn are stored with its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deadletter import (
     testing,
     wait_for,
 )
-from deadletter.instances import cancelling, flows, take_turn
+from deadletter.instances import control, flows, take_turn
 from deadletter.lifecycle import sweep
 from deadletter.models import Instance, InstanceEvent, Kind, Message
 
@@ -425,13 +425,13 @@ def test_a_child_started_while_its_parent_was_being_cancelled_is_cancelled_too(
     flow("f", lambda run, event: run.start_child("child", instance="c"))
     start("f", instance="f")
     message = lifecycle.claim().messages[0]
-    look = cancelling._streams
+    look = control._streams
 
     def turn_ends_before_its_stream_is_locked(tx, family):
-        monkeypatch.setattr(cancelling, "_streams", look)
+        monkeypatch.setattr(control, "_streams", look)
         take_turn(message, flows.versions("f"))
         return look(tx, family)
 
-    monkeypatch.setattr(cancelling, "_streams", turn_ends_before_its_stream_is_locked)
+    monkeypatch.setattr(control, "_streams", turn_ends_before_its_stream_is_locked)
 
     assert cancel("f") == ["f", "c"]

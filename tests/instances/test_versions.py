@@ -1,4 +1,4 @@
-"""Which version of a flow decides, and what becomes of what nobody here knows."""
+"""The version of a flow that takes a turn, and versions that no worker has registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words for tests about streams."""
+"""Helpers for tests of streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When is a failed message tried again? To the second, by the database's own arithmetic."""
+"""The series of backoff delays, to the second, as the database computes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database whose clock is set: at worst a message runs early again, never is it settled twice."""
+"""The database's clock jumps: at worst a message runs early again, it is never settled twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that has the messages says so, and they are finished with fewer questions asked."""
+"""Completions that carry their message need fewer statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters equal what happened, wherever it happened, and folding changes no sum."""
+"""Counters equal the transitions that happened, and folding changes no sum."""
 
 from __future__ import annotations
 

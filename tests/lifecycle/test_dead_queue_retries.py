@@ -1,4 +1,4 @@
-"""A message in a dead queue knows where and why it died, and goes back there under its own id."""
+"""A message in a dead queue keeps where and why it died; a retry moves it back under its id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim looks at the levels that exist: it finds them itself, or is given what was found."""
+"""A claim looks at the levels that exist: it reads them, or is given levels read before."""
 
 from __future__ import annotations
 

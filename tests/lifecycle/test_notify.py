@@ -1,4 +1,4 @@
-"""Who wakes an idle worker: one notification, after the commit, in a transaction of its own."""
+"""An idle worker is woken by one notification, after the commit, in a separate transaction."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from deadletter import Outgoing, lifecycle, operations, send, send_many, testing
 from deadletter.exceptions import UnknownQueue
 from deadletter.lifecycle import ClaimRequest, Levels, claim, process_batch
-from deadletter.lifecycle.internal_queue import own_queue
+from deadletter.lifecycle.internal_queue import ensure_internal_queue
 from deadletter.lifecycle.levels import FEW, read_levels
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
 
@@ -52,7 +52,7 @@ def test_names_and_patterns_keep_the_order_given(clock, tenants):
 def test_a_pattern_never_matches_a_dead_queue_or_our_own(clock, policy):
     dead = policy("tenant/dead")
     policy("tenant/mail", dead_queue=dead, on_poison="dead_queue")
-    own_queue("default")
+    ensure_internal_queue("default")
     for name in ("tenant/dead", "deadletter", "tenant/mail"):
         send("m", queue=name)
 

@@ -1,4 +1,4 @@
-"""An edit of a queue's stream policy: what it frees runs, what it does not free stays."""
+"""An edit of a queue's stream policy wakes the streams that it unblocks, and no others."""
 
 from __future__ import annotations
 

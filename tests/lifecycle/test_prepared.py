@@ -1,4 +1,4 @@
-"""What is repeated is planned once for each connection; a plan that is gone costs nobody."""
+"""Repeated statements are prepared once a connection; a lost prepared statement does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim that knows how much a candidate brings looks at no more of them than it needs."""
+"""A claim that knows how many messages a candidate yields locks no more candidates than needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often, and how soon, is a message tried again when failures differ by their reason?"""
+"""Limits and delays of retries that differ by the reason of the failure."""
 
 from __future__ import annotations
 

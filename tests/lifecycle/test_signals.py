@@ -1,4 +1,4 @@
-"""Listeners hear of it after the commit, once, and cannot undo it."""
+"""Signals are sent once, after the commit; a receiver cannot undo it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
 from deadletter import Outgoing, operations, send, send_many
@@ -244,7 +242,7 @@ def test_a_policy_edit_acts_on_a_stream_that_waits(clock, counts, policy):  # B2
 
 def test_a_claim_that_only_parked_says_that_there_may_be_more(clock, monkeypatch):
     """A long blocked stream in front of the rest: nobody may take an empty batch for the end."""
-    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.claims"), "ROUNDS", 2)
+    monkeypatch.setattr("deadletter.lifecycle.candidates.ROUNDS", 2)
     monkeypatch.setattr(streams, "REACH", 3)
     send("head", stream="s")
     fail_head(delay=3600)

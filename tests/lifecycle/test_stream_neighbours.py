@@ -1,4 +1,4 @@
-"""A stream is read between two bounds, and what lies beside it in the index is not part of it."""
+"""A stream is read between two bounds; its neighbours in the index are not part of it."""
 
 from __future__ import annotations
 

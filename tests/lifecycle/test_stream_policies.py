@@ -1,4 +1,4 @@
-"""The decision table: what M1's failure means for M2, M3 and later arrivals, policy by policy."""
+"""The decision table: the effect of M1's failure on M2, M3 and later arrivals, by policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Release by name: the explicit control over what may pass a waiting or poisoned predecessor."""
+"""Release by name: a message may pass a waiting or poisoned predecessor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiry, retention, and streams nobody would wake."""
+"""Sweeps: expiry, retention, and stranded streams."""
 
 from __future__ import annotations
 

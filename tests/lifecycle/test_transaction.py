@@ -1,4 +1,4 @@
-"""A transaction that was undone for a passing reason is repeated, if it is ours to repeat."""
+"""A transaction that was undone for a transient reason is repeated, unless it is the caller's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages of a stream may run? Every short stream, against the rule said another way."""
+"""The choice of a run: every short stream, compared with the rule stated in another way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from deadletter.lifecycle.streams import Choice, Member, choose_run
+from deadletter.lifecycle.streams import RunChoice, StreamMember, choose_run
 
 #: What a message can be: waiting, released by name, exhausted, expired; and both of the last pairs.
 KINDS = [
@@ -21,7 +21,7 @@ KINDS = [
 ]
 
 
-def may_run(members: list[Member], place: int, policy: str, halted_at: int | None) -> bool:
+def may_run(members: list[StreamMember], place: int, policy: str, halted_at: int | None) -> bool:
     """The rule for one message by itself, looking at everything in front of it."""
     member, before = members[place], members[:place]
     if member.waiting:
@@ -41,12 +41,14 @@ def may_run(members: list[Member], place: int, policy: str, halted_at: int | Non
     )
 
 
-def by_rule(members: list[Member], policy: str, halted_at: int | None, room: int) -> Choice:
+def by_rule(
+    members: list[StreamMember], policy: str, halted_at: int | None, room: int
+) -> RunChoice:
     free = [m for n, m in enumerate(members) if may_run(members, n, policy, halted_at)]
     run = [m.id for m in free if not m.exhausted and not m.expired][:room]
     # Nothing behind the last of a full run is looked at.
     seen = [m for m in free if len(run) < room or m.id <= run[-1]]
-    return Choice(
+    return RunChoice(
         run=run,
         exhausted=[m.id for m in seen if m.exhausted],
         expired=[m.id for m in seen if m.expired and not m.exhausted],
@@ -59,7 +61,7 @@ def test_a_run_is_what_the_rule_allows_for_every_stream_of_up_to_four(policy, ha
     tried = 0
     for length, room in product(range(5), (1, 2, 9)):
         for kinds in product(KINDS, repeat=length):
-            members = [Member(id=n + 1, **kind) for n, kind in enumerate(kinds)]
+            members = [StreamMember(id=n + 1, **kind) for n, kind in enumerate(kinds)]
             members = [m for m in members if m.id != halted_at]  # it is in poison
             expected = by_rule(members, policy, halted_at, room)
 
@@ -73,14 +75,14 @@ def test_a_run_is_what_the_rule_allows_for_every_stream_of_up_to_four(policy, ha
 
 @pytest.mark.parametrize("policy", ["strict", "halt"])
 def test_a_stream_whose_head_waits_is_blocked(policy):
-    members = [Member(1, waiting=True), Member(2), Member(3)]
+    members = [StreamMember(1, waiting=True), StreamMember(2), StreamMember(3)]
 
     choice = choose_run(members, policy=policy, halted_at=None, room=9)
 
-    assert choice == Choice(blocked=True)
+    assert choice == RunChoice(blocked=True)
 
 
 def test_no_room_is_not_a_blocked_stream():
-    choice = choose_run([Member(1), Member(2)], policy="strict", halted_at=None, room=0)
+    choice = choose_run([StreamMember(1), StreamMember(2)], policy="strict", halted_at=None, room=0)
 
-    assert choice == Choice(blocked=False)
+    assert choice == RunChoice(blocked=False)

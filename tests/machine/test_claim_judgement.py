@@ -1,4 +1,4 @@
-"""How does a claim judge what it meets? Each defect once found, as the smallest story of it."""
+"""Judgements of a claim: each defect that was found, as its smallest example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of one message: failures, lost leases, unknown names, stages. A model says its end."""
+"""Sequences of failures, lost leases, unknown names and stages; a model predicts the end."""
 
 from __future__ import annotations
 

@@ -391,8 +391,8 @@ def _reasons() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/failures.py",
-                'rows[id] = _recorded(failure, delay) | {"counts": counts}',
-                "rows[id] = _recorded(failure, delay)",
+                'written[row.id] = _as_written(failure, delay) | {"counts": counts}',
+                "written[row.id] = _as_written(failure, delay)",
             )
         ],
         [f"{REASONS}::test_a_bug_kills_when_it_has_failed_as_often_as_the_queue_says"],
@@ -464,9 +464,9 @@ def _stages() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/batch.py",
-                    "    outcomes = settles.completing(tx, done) if done else {}\n",
-                    "    outcomes = complete_stages(tx, stages) if stages else {}\n"
-                    "    outcomes |= settles.completing(tx, done) if done else {}\n",
+                    "    outcomes = complete_in(tx, done) if done else {}\n",
+                    "    outcomes = complete_stages_in(tx, stages) if stages else {}\n"
+                    "    outcomes |= complete_in(tx, done) if done else {}\n",
                 )
             ],
             [f"{STAGES}::test_what_is_reported_with_a_stage_is_settled_as_reported"],
@@ -503,8 +503,8 @@ def _stages() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/batch.py",
-                    "ending = {item.id for item in reports.back} if progress else ()",
-                    "ending: Collection[int] = ()",
+                    "released = {item.id for item in reports.releases} if progress else ()",
+                    "released: Collection[int] = ()",
                 )
             ],
             [f"{RECORDED}::test_progress_is_written_before_its_message_is_given_back"],
@@ -657,8 +657,8 @@ def _streams() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/batch.py",
-                "take(tx, claim, worker=worker, exclude=waiting)",
-                "take(tx, claim, worker=worker)",
+                "claim_in(tx, claim, worker=worker, exclude=waiting)",
+                "claim_in(tx, claim, worker=worker)",
             )
         ],
         [
@@ -821,9 +821,9 @@ def _waits() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "lifecycle/failures.py",
-                'tx.run("read_leases", **holding) if live and id in missing',
-                'tx.run("read_leases", **holding) if not live and id in missing',
+                "lifecycle/renewals.py",
+                'tx.run("read_leases", **guard) if live and id in missing',
+                'tx.run("read_leases", **guard) if not live and id in missing',
             )
         ],
         [f"{busy}::test_renewals_pass_over_what_somebody_holds"],
@@ -925,7 +925,7 @@ def _levels() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/claims.py",
-                    "if not (taking.room and request.rediscover) or taking.cut_short:",
+                    "if not (claim.room and request.rediscover) or claim.cut_short:",
                     "if True:",
                 )
             ],
@@ -983,7 +983,7 @@ def _levels() -> Iterator[Mutation]:
     yield Mutation(
         "leave the order of a batch to the planner",
         "postgresql",
-        [python("lifecycle/claims.py", "leased.sort(key=lambda row: row[2])", "pass")],
+        [python("lifecycle/candidates.py", "leased.sort(key=lambda row: row[2])", "pass")],
         [f"{CLAIM}::test_the_order_holds_whatever_plan_is_chosen"],
     )
     yield Mutation(
@@ -1080,7 +1080,7 @@ def _quarantine() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/quarantine.py",
-                    'tx.run("delete", ids=[row.id for row in dying])',
+                    'tx.run("delete", ids=[item.id for item in dying])',
                     'tx.run("delete", ids=[])',
                 )
             ],
@@ -1091,9 +1091,9 @@ def _quarantine() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "lifecycle/announce.py",
-                "transaction.on_commit(tell, using=using, robust=True)",
-                "tell()",
+                "signals.py",
+                "transaction.on_commit(send, using=using, robust=True)",
+                "send()",
             )
         ],
         ["tests/lifecycle/test_quarantine.py"],
@@ -1146,7 +1146,7 @@ def _dead_queues() -> Iterator[Mutation]:
         yield Mutation(
             "count the death in a dead queue again",
             on,
-            [python("lifecycle/quarantine.py", "if not row.is_moved:", "if True:")],
+            [python("lifecycle/quarantine.py", "if not item.row.is_moved:", "if True:")],
             [DEAD_QUEUE_RETRIES],
         )
         yield Mutation(
@@ -1161,7 +1161,7 @@ def _dead_queues() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/quarantine.py",
-                    "            return self.first_group\n        return fingerprint(",
+                    "            return self.row.first_group\n        return fingerprint(",
                     "            pass\n        return fingerprint(",
                 )
             ],
@@ -1226,10 +1226,10 @@ def _rest() -> Iterator[Mutation]:
             on,
             [
                 python(
-                    "lifecycle/claims.py",
-                    "        unneeded = self._judge(others) if others else 0\n",
+                    "lifecycle/candidates.py",
+                    "        unneeded = self._decide(others) if others else 0\n",
                     "        [message.payload for message in self.messages]\n"
-                    "        unneeded = self._judge(others) if others else 0\n",
+                    "        unneeded = self._decide(others) if others else 0\n",
                 )
             ],
             ["tests/hostile/test_damaged_rows.py::test_the_claim_itself_does_not_read_payloads"],
@@ -1240,8 +1240,8 @@ def _rest() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/streams.py",
-                    "bool(id in judged.deaths or overflow),",
-                    "bool(id in judged.deaths),",
+                    "bool(id in judgement.deaths or overflow),",
+                    "bool(id in judgement.deaths),",
                 )
             ],
             ["tests/lifecycle/test_overflow.py"],
@@ -1325,8 +1325,8 @@ def _rest() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/transaction.py",
-                "if nested or not left or not _passes(error):",
-                "if not left or not _passes(error):",
+                "if nested or not left or not _is_transient(error):",
+                "if not left or not _is_transient(error):",
             )
         ],
         ["tests/lifecycle/test_transaction.py"],
@@ -1549,7 +1549,7 @@ def _numbers() -> Iterator[Mutation]:
             f"{outcomes}::test_a_sweep_between_the_reads_moves_no_number_twice",
         ),
         "keep the payloads of an edit for ever": (
-            python("lifecycle/instances/retention.py", ", at__lte=tx.time()", ", at=tx.time()"),
+            python("lifecycle/sweeps.py", ", at__lte=tx.time()", ", at=tx.time()"),
             "tests/operations/test_edits.py",
         ),
         "show the payloads of an edit without the permission": (

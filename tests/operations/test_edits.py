@@ -8,8 +8,7 @@ import pytest
 from django.db import connection
 
 from deadletter import operations
-from deadletter.lifecycle import sweep
-from deadletter.lifecycle.instances import retention
+from deadletter.lifecycle import sweep, sweeps
 from deadletter.models import AuditedMessage, AuditEntry, Message, PoisonRecord
 
 from .records import dead
@@ -85,7 +84,7 @@ def test_an_edit_that_is_refused_keeps_nothing_and_changes_nothing(clock):
 
 
 def test_the_payloads_are_cleared_after_their_time_and_the_entry_stays(clock, monkeypatch):
-    monkeypatch.setattr(retention, "CHUNK", 2)
+    monkeypatch.setattr(sweeps, "SMALL_CHUNK", 2)
     old = [edited({"n": n}, {"n": -n}).pk for n in range(5)]
     clock.advance(timedelta(days=89))
     young = edited({"n": 9}, {"n": -9}).pk

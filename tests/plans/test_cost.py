@@ -25,7 +25,7 @@ from deadletter.lifecycle import (
     renew,
     sweep,
 )
-from deadletter.lifecycle.failures import renewing_free
+from deadletter.lifecycle.renewals import renew_unlocked_in
 from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import Message, PoisonRecord, Queue
 from deadletter.testing import frozen_clock
@@ -222,7 +222,7 @@ def test_reports_that_met_a_lock_are_settled_by_reading_only_them(time, seen):
     batch = claim(["q"], limit=100)
     tokens = dict.fromkeys(batch.ids, batch.token)
 
-    in_transaction(lambda tx: renewing_free(tx, {**tokens, 1: batch.token}, lease=60))
+    in_transaction(lambda tx: renew_unlocked_in(tx, {**tokens, 1: batch.token}, lease=60))
     answer = process_batch(
         worker="w",
         token=batch.token,

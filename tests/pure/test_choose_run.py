@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deadletter.lifecycle.streams import Member, choose_run
+from deadletter.lifecycle.streams import StreamMember, choose_run
 
 POLICIES = ("strict", "release", "halt")
-M1, M2, M3 = Member(1), Member(2), Member(3)
-M1_WAITS = Member(1, waiting=True)
-M3_RELEASED = Member(3, released=True)
+M1, M2, M3 = StreamMember(1), StreamMember(2), StreamMember(3)
+M1_WAITS = StreamMember(1, waiting=True)
+M3_RELEASED = StreamMember(3, released=True)
 
 
 @st.composite
-def heads(draw: st.DrawFn) -> list[Member]:
+def heads(draw: st.DrawFn) -> list[StreamMember]:
     ids = sorted(draw(st.sets(st.integers(1, 30), max_size=12)))
     flag = st.booleans()
-    return [Member(id, draw(flag), draw(flag), draw(flag), draw(flag)) for id in ids]
+    return [StreamMember(id, draw(flag), draw(flag), draw(flag), draw(flag)) for id in ids]
 
 
 def choose(members, policy="strict", halted_at=None, room=10):
@@ -68,7 +68,7 @@ def test_only_the_one_released_by_name_passes_the_halt(policy: str):
 
 @pytest.mark.parametrize(("policy", "run"), [("strict", [2]), ("release", [2]), ("halt", [])])
 def test_a_head_without_attempts_left_dies_and_stops_only_a_halting_stream(policy, run):
-    choice = choose([Member(1, exhausted=True), M2], policy)
+    choice = choose([StreamMember(1, exhausted=True), M2], policy)
 
     assert (choice.exhausted, choice.run) == ([1], run)
 

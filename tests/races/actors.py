@@ -1,4 +1,4 @@
-"""Actors: threads with a connection of their own that stop at a named statement until told."""
+"""Actors: threads with their own connection that stop at a named statement until released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage for races: actors that stop at named statements, and a count of deadlocks met."""
+"""Fixtures for races: actors that stop at named statements, and a count of deadlocks."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def stage(
 def repeated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every error for which a transaction was repeated: deadlocks above all."""
     seen: list[str] = []
-    passes = transaction._passes
+    is_transient = transaction._is_transient
 
     def note(error: Any) -> bool:
         seen.append(str(error))
-        return passes(error)
+        return is_transient(error)
 
-    monkeypatch.setattr(transaction, "_passes", note)
+    monkeypatch.setattr(transaction, "_is_transient", note)
     return seen
 
 

@@ -1,4 +1,4 @@
-"""What the players of a schedule do, and what they remember of it."""
+"""The parts that the actors of an interleaving play, and what they record."""
 
 from __future__ import annotations
 

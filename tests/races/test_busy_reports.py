@@ -1,4 +1,4 @@
-"""Another transaction holds a row, a stream or what a settle would change: it alone waits."""
+"""Another transaction has locked a row or a stream: only the reports that need it are busy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from deadletter.lifecycle import (
     renew,
     sweep,
 )
-from deadletter.lifecycle.failures import give_back, renewing_free
+from deadletter.lifecycle.releases import give_back
+from deadletter.lifecycle.renewals import renew_unlocked_in
 from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import Message, PoisonRecord, Queue
 from deadletter.testing import frozen_clock
@@ -201,7 +202,7 @@ def test_renewals_pass_over_what_somebody_holds(queue, hold):
     hold(row(ids[1]))
     tokens = {**dict.fromkeys(ids, batch.token), 10**9: batch.token}
 
-    lost, busy = in_transaction(lambda tx: renewing_free(tx, tokens, lease=600))
+    lost, busy = in_transaction(lambda tx: renew_unlocked_in(tx, tokens, lease=600))
 
     assert (lost, busy) == ([10**9], [ids[1]])
     ends = dict(Message.objects.values_list("pk", "available_at"))
@@ -298,7 +299,7 @@ def test_a_lock_timeout_or_statement_timeout_of_the_session_changes_nothing(
 ):
     # So that the wait is ended by the statement_timeout, and not by ours.
     monkeypatch.setattr("deadletter.lifecycle.transaction.SHORT_WAIT", 60.0)
-    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.batch"), "SHORT_WAIT", 60.0)
+    monkeypatch.setattr("deadletter.lifecycle.batch.SHORT_WAIT", 60.0)
     ids = [send("m", queue="q").id for _ in range(3)]
     batch = claim(["q"])
     hold(row(ids[0]))

@@ -1,8 +1,7 @@
-"""Claims of one stream at one instant: never two holders, nothing out of order, no deadlock."""
+"""Concurrent claims of one stream: never two holders, nothing out of order, no deadlock."""
 
 from __future__ import annotations
 
-import importlib
 import random
 import threading
 
@@ -198,7 +197,7 @@ def test_a_claim_waits_for_nobody(queue, stage):
 def test_a_claim_that_meets_many_blocked_streams_takes_a_bounded_number_of_locks(
     queue, stage, monkeypatch
 ):
-    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.claims"), "REACH", 50)
+    monkeypatch.setattr("deadletter.lifecycle.candidates.REACH", 50)
     send_many([Outgoing("m", stream=f"s{n}", delay=3600) for n in range(400)], queue="q")
     send_many([Outgoing("m", stream=f"s{n}") for n in range(400)], queue="q")
     reachable = send("m", queue="q")

@@ -1,4 +1,4 @@
-"""Two imports of one message, and an import beside its death or its retry: one message, always."""
+"""Concurrent imports of one message, and an import during its death or retry: one message."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ INTERLEAVINGS says how many seeds, INTERLEAVINGS_FROM the first (`make interleav
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 from collections import defaultdict
@@ -39,7 +38,7 @@ WORKERS = 3
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A seed names a schedule: who waits for a lock goes on when it is free, not earlier."""
-    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.batch"), "SHORT_WAIT", 60.0)
+    monkeypatch.setattr("deadletter.lifecycle.batch.SHORT_WAIT", 60.0)
     monkeypatch.setattr("deadletter.lifecycle.transaction.LOCK_WAIT", 60.0)
 
 

@@ -1,4 +1,4 @@
-"""Senders of many keys store in the order of the keys, and so do not wait in a circle."""
+"""Senders of many keys insert in the order of the keys, and so do not deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators and workers at the same messages, and two operators at the same poison."""
+"""Operators and workers change the same messages, and two operators the same poison."""
 
 from __future__ import annotations
 

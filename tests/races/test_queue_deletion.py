@@ -1,4 +1,4 @@
-"""A queue is deleted while somebody sends to it: no message is left without a queue."""
+"""A queue is deleted during a send: no message is left without a queue."""
 
 from __future__ import annotations
 

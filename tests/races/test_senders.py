@@ -1,4 +1,4 @@
-"""Two senders with one key: one message, whoever commits."""
+"""Two senders with one key: one message, whichever commits."""
 
 from __future__ import annotations
 

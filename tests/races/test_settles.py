@@ -1,4 +1,4 @@
-"""Two who settle one message, or many in opposite order: one wins, nobody waits for ever."""
+"""Concurrent settles of one message, or of many in opposite order: one wins, no deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite: one file, several writers. Patience, no "database is locked"; a kill undoes all."""
+"""SQLite: one file, several writers. They wait, no "database is locked"; a kill undoes all."""
 
 from __future__ import annotations
 

@@ -100,7 +100,10 @@ def _die_at(moment: str) -> None:
     from deadletter.instances import activities, turns
 
     what, _, left = moment.partition(" ")
-    module, name = {"turn": (turns, "apply"), "result": (activities, "_tell")}[what]
+    module, name = {
+        "turn": (turns, "apply_decisions"),
+        "result": (activities, "_post_to_instance"),
+    }[what]
     real, passed = getattr(module, name), []
 
     def counted(*arguments: Any, **options: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, connections
 
 from deadletter import Outgoing, send, send_many
-from deadletter.lifecycle.internal_queue import own_queue
+from deadletter.lifecycle.internal_queue import ensure_internal_queue
 from deadletter.models import Message, Queue, WorkerProcess
 from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
@@ -88,7 +88,7 @@ def test_dead_queues_are_left_alone_unless_named(workers: Workers):
 
 def test_a_worker_says_in_its_row_what_it_serves_patterns_and_names(workers: Workers):
     Queue.objects.create(name="tenant-a/mail")
-    own_queue("default")
+    ensure_internal_queue("default")
     worker = workers.start("--queues", "tenant-*,default", "--poll", 0.05).wait_ready()
 
     def served() -> list[str] | None:

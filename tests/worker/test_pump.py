@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import threading
 import time
@@ -74,7 +73,7 @@ def test_every_message_is_counted_once(run, handles, atomic):
 
 
 def test_a_drain_does_not_end_at_a_claim_that_only_parked(run, handles, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("deadletter.lifecycle.claims"), "ROUNDS", 2)
+    monkeypatch.setattr("deadletter.lifecycle.candidates.ROUNDS", 2)
     monkeypatch.setattr(streams, "REACH", 3)
     handled = []
     handles("job", lambda message: handled.append(message.id))

@@ -1,4 +1,4 @@
-"""What did an instance do, and when? One row an event, written with what it tells of."""
+"""The log of an instance: one row an event, written in the transaction of the event."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from ...models import Instance, InstanceEvent, InstanceLogKind
 from ..transaction import Transaction
 
-#: Characters of JSON kept of one event; what an instance missed is kept whole.
+#: Characters of JSON kept of one event. An event that a failed instance missed is kept whole.
 KEPT = 4_096
 
 
-def note(
+def add_log_entry(
     tx: Transaction,
     instance: Instance,
     event: InstanceLogKind | str,
@@ -23,7 +23,7 @@ def note(
     data: Any = None,
     whole: bool = False,
 ) -> None:
-    """Add a line to the timeline of an instance."""
+    """Add an entry to the log of an instance; `whole`: do not cut its data."""
     InstanceEvent.objects.using(tx.using).create(
         instance=instance.id,
         execution_id=instance.execution_id,
@@ -32,10 +32,10 @@ def note(
         name=name,
         activity_id=activity_id,
         message_id=message_id,
-        data=data if whole else _bounded(data),
+        data=data if whole else _cut(data),
     )
 
 
-def _bounded(data: Any) -> Any:
+def _cut(data: Any) -> Any:
     text = json.dumps(data, ensure_ascii=False)
     return data if len(text) <= KEPT else {"cut": text[:KEPT]}

@@ -1,8 +1,8 @@
-"""Whose message died? Its instance is told in the transaction of the quarantine."""
+"""A message of an instance dies: the instance is notified in the transaction of the quarantine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...error_details import (
@@ -13,17 +13,18 @@ from ...error_details import (
     Orchestration,
 )
 from ...instance_events import ActivityFailed
-from ...models import Damaged, Instance, InstanceStatus, Kind, Message
+from ...models import Damaged, Instance, Kind, Message
 from ...status import FailureReason
 from ...text import storable_text
 from ..transaction import Transaction
-from . import end
-from .post import event_letter
+from .end import fail_instance
+from .post import event_message, post_or_log
+from .rows import lock_instances, new_instance, why_unwanted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dead:
-    """What an owner is told of a message that leaves its queue for good."""
+class DeadMessage:
+    """A message of an instance that leaves its queue for good."""
 
     id: int
     kind: str
@@ -40,118 +41,65 @@ class Dead:
     verdict: str = ""
 
 
-def tell(tx: Transaction, deaths: Sequence[Dead]) -> None:
+def notify_instances(tx: Transaction, dead: Sequence[DeadMessage]) -> None:
     """
-    Send each dead activity's failure to its flow; fail the instances whose own messages died.
+    Send the failure of each dead activity to its flow; fail instances whose own messages died.
 
-    The rows of the messages are still there and locked; instances are locked here, after them.
+    The rows of the messages still exist and are locked; instances are locked here, after them.
     """
-    ids = [dead.id for dead in deaths]
-    rows = Message.objects.using(tx.using).filter(pk__in=ids)
+    rows = Message.objects.using(tx.using).filter(pk__in=[message.id for message in dead])
     payloads = dict(rows.values_list("pk", "payload"))
-    owners = lock(tx, {dead.instance for dead in deaths if dead.kind != Kind.ACTIVITY})
-    # An activity only sends a message: its owner may be busy with a turn, and is not waited for.
-    others = {dead.instance for dead in deaths} - owners.keys()
+    locked = lock_instances(
+        tx, {message.instance for message in dead if message.kind != Kind.ACTIVITY}
+    )
+    # A dead activity only posts an event: its instance may be in a turn, and is not locked for it.
+    others = {message.instance for message in dead} - locked.keys()
     read = Instance.objects.using(tx.using).light().filter(pk__in=others)
-    known = {instance.id: instance for instance in read}
-    for dead in deaths:
-        error = _error(dead, payloads.get(dead.id))
-        if dead.kind == Kind.ACTIVITY:
-            _tell_flow(tx, dead, error, {**known, **owners})
+    unlocked = {instance.id: instance for instance in read}
+    for message in dead:
+        payload = payloads.get(message.id)
+        error = _error(message, payload)
+        if message.kind == Kind.ACTIVITY:
+            _post_activity_failed(tx, message, error, {**unlocked, **locked})
         else:
-            _fail_owner(tx, dead, error, payloads.get(dead.id), owners)
+            _fail_instance_of(tx, message, error, payload, locked)
 
 
-def lock(tx: Transaction, ids: Collection[str]) -> dict[str, Instance]:
-    """Lock instances by id, after streams and messages."""
-    if not ids:
-        return {}
-    rows = Instance.objects.using(tx.using).select_for_update().order_by("pk")
-    return {instance.id: instance for instance in rows.filter(pk__in=list(ids))}
-
-
-def why_unwanted(
-    instance: Instance,
-    *,
-    execution_id: int | None,
-    activity_id: int | None,
-    event: object,
-) -> str:
-    """Say why an event no longer concerns an instance; empty: it does. `event` is its name."""
-    if not instance.is_running:
-        return f"the instance has {instance.status}"
-    return why_stale(instance, execution_id=execution_id, activity_id=activity_id, event=event)
-
-
-def why_stale(
-    instance: Instance,
-    *,
-    execution_id: int | None,
-    activity_id: int | None,
-    event: object,
-) -> str:
-    """Say why an event would not concern an instance even if it were running; empty: it would."""
-    if event == "raised":
-        if instance.first_execution_id <= (execution_id or 0) <= instance.execution_id:
-            return ""
-        return f"raised for execution {execution_id}"
-    if execution_id != instance.execution_id:
-        return f"of execution {execution_id}"
-    if event == "started" and instance.is_begun:
-        return "this execution has begun already"
-    if activity_id is not None and str(activity_id) not in instance.pending:
-        return f"nothing waits for {activity_id} any more"
-    return ""
-
-
-def _tell_flow(
-    tx: Transaction, dead: Dead, error: ErrorDetails, owners: Mapping[str, Instance]
+def _post_activity_failed(
+    tx: Transaction, dead: DeadMessage, error: ErrorDetails, instances: Mapping[str, Instance]
 ) -> None:
-    owner = owners.get(dead.instance)
-    if owner is None or dead.activity_id is None:
+    instance = instances.get(dead.instance)
+    if instance is None or dead.activity_id is None:
         return
     failed = ActivityFailed(activity_id=dead.activity_id, name=dead.name, error=error)
-    letter = event_letter(
-        owner, failed, execution_id=dead.execution_id or 0, activity_id=dead.activity_id
+    message = event_message(
+        instance, failed, execution_id=dead.execution_id or 0, activity_id=dead.activity_id
     )
-    end.deliver(letter, tx, or_in=dead.queue)
+    post_or_log(tx, message, fallback_queue=dead.queue)
 
 
-def _fail_owner(
+def _fail_instance_of(
     tx: Transaction,
-    dead: Dead,
+    dead: DeadMessage,
     error: ErrorDetails,
     payload: object,
-    owners: dict[str, Instance],
+    locked: dict[str, Instance],
 ) -> None:
     event = payload.get("event") if isinstance(payload, dict) else None
-    owner = owners.get(dead.instance)
-    if owner is None and (event not in (None, "started") or dead.activity_id is not None):
-        return  # it ended and was forgotten; this is not how it began
-    if owner is None:
-        owner = owners[dead.instance] = unknown(tx, dead.instance, dead.name, dead.queue)
-        owner.execution_id = owner.first_execution_id = dead.execution_id or 1
-        owner.save(using=tx.using, force_insert=True)
+    instance = locked.get(dead.instance)
+    if instance is None and (event not in (None, "started") or dead.activity_id is not None):
+        return  # the instance ended and was deleted; only its first message would create it again
+    if instance is None:
+        instance = locked[dead.instance] = new_instance(tx, dead.instance, dead.name, dead.queue)
+        instance.execution_id = instance.first_execution_id = dead.execution_id or 1
+        instance.save(using=tx.using, force_insert=True)
     if not why_unwanted(
-        owner, execution_id=dead.execution_id, activity_id=dead.activity_id, event=event
+        instance, execution_id=dead.execution_id, activity_id=dead.activity_id, event=event
     ):
-        end.fail(tx, owner, error, failed_by=dead.id)
+        fail_instance(tx, instance, error, failed_by=dead.id)
 
 
-def unknown(tx: Transaction, id: str, name: str, queue: str) -> Instance:
-    """Return a row for an instance that has messages and no row: its start was lost."""
-    now = tx.time()
-    return Instance(
-        id=id,
-        name=name,
-        queue=queue,
-        status=InstanceStatus.RUNNING,
-        created_at=now,
-        updated_at=now,
-    )
-
-
-def _error(dead: Dead, payload: object) -> ErrorDetails:
+def _error(dead: DeadMessage, payload: object) -> ErrorDetails:
     kind: MessageType
     if isinstance(payload, Damaged):
         kind = FailedDeserialization(payload.problem)

@@ -1,10 +1,11 @@
-"""How do messages of instances get in? Events in the stream of their instance, and activities."""
+"""Post: insert the messages of instances, that is events in their streams, and activities."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,17 +13,19 @@ from django.db import connections
 
 from ... import clock, tracing
 from ...instance_events import Event, as_payload
+from ...logs import event as log_event
 from ...models import Instance, Kind, Queue
 from ..counters import writer
-from ..insert import announce_sent, store_one
+from ..insert import announce_sent, insert_one
 from ..notify import notify_after_commit
+from ..transaction import Transaction
 
-_AT_ONCE = timedelta(0)
+_NO_DELAY = timedelta(0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letter:
-    """A message of an instance. `payload` is JSON text that passed the door, or is our own."""
+class InstanceMessage:
+    """A message of an instance. `payload` is JSON text that was checked, or deadletter's own."""
 
     kind: Kind
     name: str
@@ -32,21 +35,21 @@ class Letter:
     payload: str
     activity_id: int | None = None
     stream: str | None = None
-    delay: timedelta = _AT_ONCE
+    delay: timedelta = _NO_DELAY
     priority: int = 0
     headers: Mapping[str, Any] | None = None
 
 
-def event_letter(
+def event_message(
     to: Instance,
     event: Event,
     *,
     payload: str | None = None,
     execution_id: int | None = None,
     activity_id: int | None = None,
-) -> Letter:
-    """Address an event to an instance: the next message of its stream."""
-    return Letter(
+) -> InstanceMessage:
+    """Return an event as the next message of the stream of an instance."""
+    return InstanceMessage(
         kind=Kind.ORCHESTRATION,
         name=to.name,
         queue=to.queue,
@@ -54,34 +57,34 @@ def event_letter(
         instance=to.id,
         execution_id=to.execution_id if execution_id is None else execution_id,
         activity_id=activity_id,
-        # Ours, and the quarantine depends on it: no setting may refuse it.
+        # Not checked against the settings: the quarantine depends on it, so nothing may refuse it.
         payload=payload or json.dumps(as_payload(event), ensure_ascii=False),
         headers=None if to.version is None else {"version": to.version},
     )
 
 
-def post(using: str, letter: Letter) -> int | None:
-    """Store a message inside the caller's transaction; None: its queue does not exist."""
+def post(using: str, message: InstanceMessage) -> int | None:
+    """Insert a message in the caller's transaction; None: its queue does not exist."""
     connection = connections[using]
     trace = tracing.context()
-    headers = letter.headers if trace is None else tracing.joined(letter.headers, trace)
-    rows = store_one(
+    headers = message.headers if trace is None else tracing.joined(message.headers, trace)
+    rows = insert_one(
         connection,
         {
-            "name": letter.name,
-            "kind": letter.kind.value,
-            "payload": letter.payload,
+            "name": message.name,
+            "kind": message.kind.value,
+            "payload": message.payload,
             "headers": None if headers is None else json.dumps(dict(headers), ensure_ascii=False),
-            "stream": letter.stream,
+            "stream": message.stream,
             "key": None,
-            "priority": letter.priority,
+            "priority": message.priority,
             "at": None,
-            "delay": letter.delay,
-            "expires_in": _expires_in(using, letter),
-            "queue": letter.queue,
-            "instance": letter.instance,
-            "execution_id": letter.execution_id,
-            "activity_id": letter.activity_id,
+            "delay": message.delay,
+            "expires_in": _expires_in(using, message),
+            "queue": message.queue,
+            "instance": message.instance,
+            "execution_id": message.execution_id,
+            "activity_id": message.activity_id,
             "now": clock.transaction_time(connection),
             "writer": writer(connection),
         },
@@ -89,21 +92,41 @@ def post(using: str, letter: Letter) -> int | None:
     if not rows:
         return None
     id = int(rows[0][0])
-    if not letter.delay:
+    if not message.delay:
         notify_after_commit(using)
-    announce_sent(using, letter.queue, [(id, letter.name)], letter.kind.value)
+    announce_sent(using, message.queue, [(id, message.name)], message.kind.value)
     return id
 
 
-def _expires_in(using: str, letter: Letter) -> timedelta | None:
-    """
-    Count the queue's time for handling from when a message is due, not from when it is sent.
+def post_or_log(
+    tx: Transaction, message: InstanceMessage, *, fallback_queue: str | None = None
+) -> None:
+    """Post a message that must not be lost; use another queue, or the log, if its own is gone."""
+    if post(tx.using, message) is not None:
+        return
+    if fallback_queue is not None:
+        other = replace(message, queue=fallback_queue)
+        if post(tx.using, other) is not None:
+            return
+    log_event(
+        logging.ERROR,
+        "instance_unreachable",
+        "instance {instance} could not be told what happened: its queue {queue} is gone. "
+        "Create the queue again, then cancel the instance or start it anew",
+        instance=message.instance,
+        queue=message.queue,
+    )
 
-    Nobody chose the time of a timer or a delayed activity with the queue's limit in mind, and one
-    that is longer would die at the moment it is due. None: as the queue says.
+
+def _expires_in(using: str, message: InstanceMessage) -> timedelta | None:
     """
-    if not letter.delay:
+    Return the expiry of a delayed message, counted from when it is due; None: the queue's.
+
+    The delay of a timer or an activity is chosen without regard to the queue's expiry. Counted from
+    the send, a delay longer than the expiry would let the message expire at the moment it is due.
+    """
+    if not message.delay:
         return None
-    queue = Queue.objects.using(using).filter(name=letter.queue)
+    queue = Queue.objects.using(using).filter(name=message.queue)
     limit = queue.values_list("expire_timeout", flat=True).first()
-    return None if limit is None else limit + letter.delay
+    return None if limit is None else limit + message.delay

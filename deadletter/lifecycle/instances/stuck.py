@@ -1,11 +1,11 @@
 """
-Running instances that wait for what nothing can bring any more: found and marked by the sweep.
+Stuck instances: running instances that wait for a lost message, found and marked by the sweep.
 
 Such an instance has called an activity, set a timer or started a child, or has not begun, and has
 no message in any queue, no running child, and no poison record of what it waits for. It happens
-when a message of an instance is deleted without its flow being told: by a worker older than
+when a message of an instance is deleted without its flow being notified: by a worker older than
 instances, which takes an activity for a plain message, by hand, or by a restored backup. An
-instance that waits only for an event from outside waits for nothing of ours, and is not stuck.
+instance that waits only for an event from outside is not stuck.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ...exceptions import LockNotAvailable
 from ...logs import event
 from ...models import Instance, InstanceStatus, Message, PoisonRecord
 from ...sql.planner import INDEX_ONLY, by_index
-from ..locks import each_free
+from ..locks import for_each_unlocked
 from ..transaction import SHORT_WAIT, Transaction, in_transaction
 
-#: Running instances that a sweep looks at, and those found earlier that it judges again.
+#: Running instances that a sweep checks, and marked instances that it checks again.
 REACH, JUDGED_AGAIN = 1_000, 500
-#: Time since the last turn before an instance is looked at.
+#: Time since the last turn before an instance is checked.
 QUIET = timedelta(minutes=1)
 
-#: Where the last look of this process ended, by database: time of the last turn and id.
+#: Where the last check of this process ended, by database: time of the last turn and id.
 _places: dict[str, tuple[datetime, str]] = {}
 
 
-class Waiting(NamedTuple):
+class WaitingInstance(NamedTuple):
     """A running instance without a message and without a running child."""
 
     id: str
@@ -45,11 +45,11 @@ class Waiting(NamedTuple):
     execution_id: int
     is_begun: bool
     revision: int
-    #: JSON text: a damaged one must not stop the others.
+    #: JSON text, parsed later: a damaged one must not fail the query of all.
     pending: str
 
     def waits_for(self) -> list[int | None]:
-        """Return the activity ids it waits for; None stands for its start."""
+        """Return the activity ids that it waits for; None stands for its start."""
         if not self.is_begun:
             return [None]
         try:
@@ -61,10 +61,10 @@ class Waiting(NamedTuple):
 
 def mark_stuck(*, using: str | None = None) -> int:
     """
-    Mark the stuck among the next running instances, and clear the marks of those that go on.
+    Mark the stuck ones of the next running instances, and clear the marks of those that go on.
 
     Returns how many were marked. Reads at most REACH + JUDGED_AGAIN instances, each with two index
-    probes; writes, and so takes SQLite's write lock, only when something is to be changed.
+    probes; writes, and so takes SQLite's write lock, only when a mark changes.
     """
     alias = using or router.db_for_write(Message)
     marked = _marked(alias)
@@ -77,7 +77,7 @@ def mark_stuck(*, using: str | None = None) -> int:
     try:
         return in_transaction(lambda tx: _write(tx, new, over), using=alias, wait=SHORT_WAIT)
     except LockNotAvailable:
-        return 0  # the table itself is locked: judged again by a later sweep
+        return 0  # the table itself is locked: a later sweep checks again
 
 
 def _marked(alias: str) -> list[str]:
@@ -87,7 +87,7 @@ def _marked(alias: str) -> list[str]:
 
 
 def _following(alias: str) -> list[str]:
-    """Return the next running instances in the order of their last turn; at the end, from start."""
+    """Return the next running instances by last turn; after the last, start from the first."""
     rows = Instance.objects.using(alias).filter(status=InstanceStatus.RUNNING)
     rows = rows.filter(updated_at__lt=clock.now(alias) - QUIET)
     place = _places.get(alias)
@@ -102,11 +102,12 @@ def _following(alias: str) -> list[str]:
     return [id for _at, id in found]
 
 
-def _judge(alias: str, ids: Collection[str]) -> dict[str, Waiting]:
+def _judge(alias: str, ids: Collection[str]) -> dict[str, WaitingInstance]:
     candidates = [row for row in _without_message(alias, ids) if row.waits_for()]
     if not candidates:
         return {}
-    # Poison first, messages again after it: what is retried in between is seen as one or the other.
+    # Poison first, then the messages again: a message that is retried in between is seen as one or
+    # the other.
     known = [row.id for row in candidates]
     dead = PoisonRecord.objects.using(alias).filter(instance__in=known)
     died = set(dead.values_list("instance", "execution_id", "activity_id"))
@@ -117,11 +118,11 @@ def _judge(alias: str, ids: Collection[str]) -> dict[str, Waiting]:
     }
 
 
-def _without_message(alias: str, ids: Collection[str]) -> list[Waiting]:
-    """Read in one statement, so that a turn in between is seen whole or not at all."""
+def _without_message(alias: str, ids: Collection[str]) -> list[WaitingInstance]:
+    """Read in one statement, so that a concurrent turn is seen whole or not at all."""
     if not ids:
         return []
-    # The first by index, and not EXISTS: a join could read the whole table of messages.
+    # A subquery with LIMIT 1 instead of EXISTS: a join could read the whole table of messages.
     message = Message.objects.filter(instance=OuterRef("pk")).order_by("instance", "id")
     child = Instance.objects.filter(parent=OuterRef("pk"), status=InstanceStatus.RUNNING)
     rows: Any = Instance.objects.using(alias).filter(pk__in=ids, status=InstanceStatus.RUNNING)
@@ -132,19 +133,19 @@ def _without_message(alias: str, ids: Collection[str]) -> list[Waiting]:
     ).filter(message=None, child=None)
     columns = ("id", "name", "execution_id", "is_begun", "revision", "waits")
     with by_index(alias, INDEX_ONLY):
-        return [Waiting(*row) for row in rows.order_by("id").values_list(*columns)]
+        return [WaitingInstance(*row) for row in rows.order_by("id").values_list(*columns)]
 
 
-def _write(tx: Transaction, new: Sequence[Waiting], over: Sequence[str]) -> int:
-    """Write the marks; an instance that another transaction has locked is left to a later sweep."""
+def _write(tx: Transaction, new: Sequence[WaitingInstance], over: Sequence[str]) -> int:
+    """Write the marks; a locked instance is left to a later sweep. Return how many were marked."""
     rows = Instance.objects.using(tx.using)
     now = tx.time()
 
     def clear(_tx: Transaction, ids: Sequence[str]) -> None:
         rows.filter(pk__in=ids).update(stuck_since=None)
 
-    def mark(_tx: Transaction, some: Sequence[Waiting]) -> list[Waiting]:
-        # The revision: a turn since then means that a message had come after all.
+    def mark(_tx: Transaction, some: Sequence[WaitingInstance]) -> list[WaitingInstance]:
+        # The revision guards against a turn since the check: a message had come after all.
         return [
             row
             for row in some
@@ -153,13 +154,13 @@ def _write(tx: Transaction, new: Sequence[Waiting], over: Sequence[str]) -> int:
             )
         ]
 
-    each_free(tx, over, clear)
-    marked = [row for part in each_free(tx, new, mark).results for row in part]
-    tx.after_commit(lambda: _say(marked))
+    for_each_unlocked(tx, over, clear)
+    marked = [row for part in for_each_unlocked(tx, new, mark).results for row in part]
+    tx.after_commit(lambda: _log(marked))
     return len(marked)
 
 
-def _say(marked: Sequence[Waiting]) -> None:
+def _log(marked: Sequence[WaitingInstance]) -> None:
     for row in marked:
         event(
             logging.ERROR,
