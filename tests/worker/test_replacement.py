@@ -14,7 +14,7 @@ from django.db import connection
 
 from deadletter import FailureReason, send
 from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
-from deadletter.worker.crash_ledger import Ledger, Phase
+from deadletter.worker.crash_ledger import CrashLedger, Phase
 from deadletter.worker.housekeeper import draining_name
 from tests.processes import Worker, Workers, _can_write, wait_until
 
@@ -106,7 +106,7 @@ def test_one_child_that_is_told_to_stop_finishes_and_is_replaced(workers: Worker
 
 
 def test_a_child_that_died_between_its_last_word_and_its_end_is_no_death():
-    ledger = Ledger()
+    ledger = CrashLedger()
     ledger.phase = Phase.REPLACED
     ledger.announce("00112233445566ff")
 
