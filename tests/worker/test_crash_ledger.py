@@ -1,4 +1,4 @@
-"""The table a process shares with its supervisor, and who may decide about a message."""
+"""The table a process shares with its supervisor, and the race to decide about a message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKEN = "0123456789abcdef"
 
 
 class Message:
-    """As much of a claimed message as a item looks at."""
+    """As much of a claimed message as an in-flight message uses."""
 
     def __init__(self, id: int, token: str = TOKEN) -> None:
         self.id = id

@@ -144,7 +144,7 @@ def test_a_limit_of_messages_counts_what_is_not_in_the_books_yet(run, handles, p
 def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
     transactional_db, handles, monkeypatch
 ):
-    """Its old handler ends after the new claim came back, and before that is in the books."""
+    """Its old handler ends after the new claim was answered, and before that is applied."""
     monkeypatch.setattr(pump, "PRESSING", 0)
     calls: list[int] = []
     may_end = threading.Event()
@@ -171,7 +171,7 @@ def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
         turn_until(lambda: calls)
         held = process._in_flight.get(id)
         assert held is not None
-        held.until = math.inf  # as after a pause: nobody has noticed that the lease is over
+        held.until = math.inf  # as after a pause: the end of the lease was not noticed
         Message.objects.update(available_at=now() - timedelta(seconds=5))
         turn_until(
             lambda: (

@@ -1,4 +1,4 @@
-"""The pump, step by step: what it does when threads, leases and the database get in its way."""
+"""The pump, step by step, with slow threads, lost leases and a database that fails."""
 
 from __future__ import annotations
 
@@ -351,14 +351,14 @@ def test_a_report_that_was_already_applied_counts_as_done(stepped, handles, monk
     assert (poison.message_id, poison.attempts) == (last, 1)
     assert process.pump.tally.lost == 0
     assert process.pump.tally.completed == 1
-    # Nobody could have claimed them meanwhile, so nothing is in doubt.
+    # No other worker could have claimed them meanwhile, so nothing is in doubt.
     assert "lease" not in caplog.text
     assert_holds_nothing(process)
 
 
-@pytest.mark.parametrize("by_somebody_else", [True, False])
+@pytest.mark.parametrize("by_another_worker", [True, False])
 def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
-    stepped, handles, clock, monkeypatch, caplog, by_somebody_else
+    stepped, handles, clock, monkeypatch, caplog, by_another_worker
 ):
     handles("job", lambda message: None)
     id = send("job").pk
@@ -368,7 +368,7 @@ def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
 
     def breaks_off(**given):
         if given["completions"] and next(cut, False):
-            if not by_somebody_else:
+            if not by_another_worker:
                 real(**given)
             raise OperationalError("server closed the connection unexpectedly")
         return real(**given)
@@ -380,7 +380,7 @@ def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
     clock.advance(61)
     [item] = process._in_flight
     item.until = time.monotonic() - 1
-    if by_somebody_else:
+    if by_another_worker:
         other = claim()
         complete(other.token, other.ids)
     turn_until(process, lambda: not len(process._in_flight))

@@ -1,4 +1,4 @@
-"""Who ends a process, who follows it, and what becomes of the handlers it runs meanwhile?"""
+"""A process that is replaced: why it ends, what follows it, and its running handlers."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_at_most_one_process_of_a_place_drains_and_the_next_one_works_until_it_m
     longer = send("sample.work", {"gate": "second"}).pk
     workers.wait_for("start", id=longer, pid=second)
 
-    # Stuck as well, it has nobody to take over, and goes on.
+    # Stuck as well, it has no replacement yet, and works on.
     hangs = send("sample.hang").pk
     worker.wait_for("message_timed_out", message_id=hangs)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""--processes N: who dies, who is replaced, who is charged, and how all of them stop."""
+"""--processes N: dead processes are replaced, their messages charged; and all of them stop."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_process_that_keeps_dying_is_restarted_later_each_time(workers: Worker
 
 
 def test_a_killed_process_leaves_what_it_died_of_and_what_it_held(workers: Workers):
-    """As an out-of-memory kill: nobody but the supervisor can say what happened."""
+    """As an out-of-memory kill: only the supervisor can tell what happened."""
     Queue.objects.filter(name="default").update(max_attempts=1)
     ids = [send("sample.work", {"gate": "end"}).pk for _ in range(2)]
     waiting = [send("sample.work", {"gate": "end"}, delay=0).pk for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What a thread remembers of its connections, so that most messages need not look at them."""
+"""A thread remembers the state of its connections, so that most messages need no check."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_every_run_is_taken_once_and_in_order_by_a_single_thread(pool):
 def test_as_many_runs_as_there_are_threads_go_on_at_a_time(pool):
     barrier = threading.Barrier(8)
     passed: list[int] = []
-    # Nobody passes before eight of them are there.
+    # The barrier opens when eight of them wait.
     pool(8).put([lambda: passed.append(barrier.wait(PATIENCE)) for _ in range(24)])
 
     wait_until(lambda: len(passed) == 24)
