@@ -361,7 +361,7 @@ def test_ctrl_c_ends_the_drain_and_is_no_failure(mode: str, handles, function: A
 
 @pytest.fixture
 def heard_ctrl_c() -> Iterator[None]:
-    """Ctrl-C is heard, though whoever runs the tests in the background may ignore it."""
+    """Restore Ctrl-C: a shell that runs the tests in the background may ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

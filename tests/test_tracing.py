@@ -25,7 +25,7 @@ from deadletter import Outgoing, asend, operations, send, send_many, testing, tr
 from deadletter.exceptions import PayloadRejected
 from deadletter.models import Message, PoisonRecord
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
+from deadletter.worker.process import Worker
 from tests.patience import PATIENCE
 from tests.processes import database_url, wait_until
 from tests.sample.journal import DIRECTORY
@@ -294,7 +294,7 @@ def test_headers_that_make_no_sense_begin_a_new_trace(
 
 
 def drain_with_threads() -> None:
-    WorkerProcess(Options(name="here", drain=True, concurrency=2)).run()
+    Worker(Options(name="here", drain=True, concurrency=2)).run()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -364,7 +364,7 @@ def test_the_span_of_a_thread_that_hangs_ends_at_its_limit(
     policy(max_attempts=1)
     handles("hang", lambda message: gate.wait(PATIENCE), timeout=timedelta(seconds=0.2))
     send("hang")
-    process = WorkerProcess(Options(name="here", poll=0.05, grace=0.1))
+    process = Worker(Options(name="here", poll=0.05, grace=0.1))
     worker = threading.Thread(target=process.run, daemon=True)
 
     worker.start()

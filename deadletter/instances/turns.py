@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections, router, transaction
 
-from .. import copies
+from .. import forks
 from ..exceptions import DeadletterError, LeaseLost, Undecodable
 from ..instance_events import (
     ActivityFailed,
@@ -150,12 +150,12 @@ class _Turn:
             instance.input = self.event.input
         run = Run(instance, version=version)
         function = self.versions[version].function
-        copies.call(function, run, self.event)
+        forks.call(function, run, self.event)
         if isinstance(self.event, ActivityFailed | ChildFailed) and not run.has_answered:
             return run, self.event
         if isinstance(self.event, Started):
             while instance.inbox and run.ending is None:
-                copies.call(function, run, read_event(instance.inbox[0]["payload"]))
+                forks.call(function, run, read_event(instance.inbox[0]["payload"]))
                 instance.inbox = instance.inbox[1:] or None
         return run, None
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..forks import at_fork
 from ..logs import crash, event, flush
-from ..worker import pools
+from ..worker import connection_pools
 from .cache import Rows
 from .observer import BoardObserver
 from .process_counters import Board
@@ -90,7 +90,7 @@ class Exporter:
 
     def _fork(self) -> None:
         parent = os.getpid()
-        pools.close_all()
+        connection_pools.close_all()
         try:
             self._pid = os.fork()
         except OSError as error:
@@ -109,7 +109,7 @@ class Exporter:
         """Answer scrapes until the supervisor is gone, or kills this process."""
         code = 1
         try:
-            pools.forget_inherited()
+            connection_pools.discard_inherited()
             # A signal to the whole group is for the workers: what they do until they have stopped
             # is still to be seen.
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -126,7 +126,7 @@ class Exporter:
             os._exit(code)
 
     def _server(self, is_needed: Callable[[], bool] = lambda: True) -> Server:
-        rows = Rows(self._using, prepare=pools.leave_pools)
+        rows = Rows(self._using, prepare=connection_pools.leave_pools)
 
         def page(accept: str) -> Page:
             return self._render(accept, boards=self._boards, reading=rows.latest())

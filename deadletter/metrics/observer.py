@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..lifecycle import Completion, Failure, Sweep, WorkBatch
 from ..worker.execute import Settled
-from ..worker.in_flight import Holdings
-from ..worker.tally import Reports, Tally
+from ..worker.in_flight import InFlight
+from ..worker.reports import Reports, Tally
 from .process_counters import Board
 
 
@@ -16,14 +16,14 @@ class BoardObserver:
         self._board = board
         self._lost = 0
 
-    def handled(self, reports: Reports, holdings: Holdings) -> None:
+    def handled(self, reports: Reports, in_flight: InFlight) -> None:
         done: list[Completion | Failure | Settled]
         done = [*reports.completions, *reports.failures, *reports.settled]
         for report in done:
-            holding = holdings.get(report.id)
+            item = in_flight.get(report.id)
             # What could not be started (no handler, no readable payload) took no time.
-            if holding is not None and report.seconds is not None:
-                self._board.handled(holding.message.name, report.seconds)
+            if item is not None and report.seconds is not None:
+                self._board.handled(item.message.name, report.seconds)
 
     def exchanged(self, seconds: float, reports: Reports, batch: WorkBatch, tally: Tally) -> None:
         if reports:

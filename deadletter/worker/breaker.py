@@ -1,8 +1,9 @@
 """
-Should a name that keeps failing be tried at all right now?
+Circuit breakers: a message name that keeps failing is not tried for a while.
 
-Each process counts failures in a row by itself; an open breaker is a row that all processes of the
-fleet read, so the first to trip protects the rest. Messages met meanwhile are given back uncounted.
+Each process counts failures in a row by itself. An open breaker is a row that all workers read, so
+the first one to trip protects the others. Messages that are claimed meanwhile are released
+uncounted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..logs import event
 from ..models import Breaker
 from .registry import Handler, Registry
 
-#: Seconds a message waits when another one of its name is being tried as the probe.
+#: Seconds that a message waits while another one of its name is tried as the probe.
 PROBE_WAIT = 1.0
 
 
@@ -29,12 +30,12 @@ PROBE_WAIT = 1.0
 class _Circuit:
     policy: BreakerPolicy
     failures: deque[float] = field(default_factory=deque)
-    #: Monotonic end of the cool-down; None when closed.
+    #: End of the cool-down on the monotonic clock; None if closed.
     until: float | None = None
     probing: bool = False
 
     def wait(self, now: float) -> float:
-        """How long until a message may be tried; 0: at once, as the probe."""
+        """Return the seconds until a message may be tried; 0: at once, as the probe."""
         left = (self.until or 0.0) - now
         if left > 0:
             return left
@@ -42,7 +43,7 @@ class _Circuit:
 
 
 class Breakers:
-    """The circuits of one process. The pump asks and tells; the housekeeper talks to the table."""
+    """The circuits of one process. The pump uses them; the housekeeper syncs them to the table."""
 
     def __init__(
         self,
@@ -62,18 +63,18 @@ class Breakers:
 
     @property
     def are_closed(self) -> bool:
-        """Whether nothing at all is held, or watched that could be."""
+        """True if no circuit exists: nothing is held, and no failures are counted."""
         return not self._circuits
 
     def hold(self, *run: Handler | None) -> float | None:
         """
-        Return how long a run must wait, or None when it may start (maybe as the probe).
+        Return the seconds that a run must wait, or None if it may start (maybe as the probe).
 
-        A run is held as a whole: its messages must not pass each other.
+        A run is held as a whole: its messages must keep their order.
         """
         if not self._circuits:
             return None
-        # A flow has no circuit, though it may have the name of a handler that has one.
+        # A flow has no circuit, but may have the name of a handler that has one.
         names = {handler.name for handler in run if handler is not None and handler.circuit}
         with self._lock:
             now = self._time()
@@ -87,7 +88,7 @@ class Breakers:
             return None
 
     def report(self, handler: Handler | None, *, failed: bool, error: str = "") -> float | None:
-        """Count what became of a message; return for how long its name is held from now on."""
+        """Count an outcome; return the seconds for which its name is held from now on, or None."""
         if handler is None or handler.circuit is None:
             return None
         with self._lock:
@@ -100,7 +101,7 @@ class Breakers:
             return None if circuit.until == before else circuit.policy.cooldown
 
     def cancel_probe(self, handler: Handler | None) -> None:
-        """The probe was given back unprocessed: the next message is the probe."""
+        """Note that the probe was released unprocessed: the next message is the probe."""
         if handler is None or handler.circuit is None:
             return
         if circuit := self._circuits.get(handler.name):
@@ -110,7 +111,7 @@ class Breakers:
         return [name for name, circuit in self._circuits.items() if circuit.until is not None]
 
     def exchange(self) -> None:
-        """Write what changed here to the table and read what changed elsewhere."""
+        """Write changes of this process to the table and read those of other workers."""
         if not self._handlers.has_circuits:
             return
         with self._lock:
@@ -121,7 +122,7 @@ class Breakers:
             else:
                 self._store(name, error)
             with self._lock:
-                # Only now: what could not be written must be written later.
+                # Only now: a change that could not be written must be written later.
                 if self._changed.get(name, ...) == error:
                     del self._changed[name]
         self._read(changed)
@@ -136,7 +137,7 @@ class Breakers:
             return
         again = circuit.until is not None
         if again and not circuit.probing:
-            return  # what was already running when it opened
+            return  # a message that was already running when the breaker opened
         circuit.until = now + circuit.policy.cooldown
         circuit.probing = False
         self._changed[name] = error or "failed"
@@ -198,7 +199,7 @@ class Breakers:
                 circuit = self._circuits.setdefault(name, _Circuit(handler.circuit))
                 end = self._time() + (until - now).total_seconds()
                 if not circuit.probing and (circuit.until is None or circuit.until < end - 0.5):
-                    # Opened elsewhere, or a probe elsewhere failed: no need to try it here too.
+                    # Opened by another worker, or its probe failed there: do not try it here, too.
                     circuit.until = end
             for name, circuit in self._circuits.items():
                 gone = name not in stored and name not in self._changed and name not in own

@@ -1,8 +1,9 @@
 """
-Reports that another transaction is in the way of: kept here, and tried again by themselves.
+Busy reports: reports whose rows another transaction has locked, kept and tried again.
 
-It has locked the message, its stream, or something that the report would change. All reports of a
-stream stay together, so that they are settled together; those of other messages go on meanwhile.
+That transaction has locked the message, its stream, or another row that the report would change.
+All reports of a stream stay together, so that they are settled together. Reports of other messages
+are not held up.
 """
 
 from __future__ import annotations
@@ -12,28 +13,30 @@ import logging
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
+from ..lifecycle import WorkBatch
 from ..lifecycle.transaction import holders
 from ..logs import event
-from .in_flight import Holdings
-from .tally import Reports
+from .in_flight import InFlight
+from .reports import Reports, Tally, log_lost
 
 #: Seconds until the first new try; doubled up to the longest pause.
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
-#: Seconds between two lines of the log about it.
+#: Seconds between two log lines about it.
 REMINDER = 60.0
 
 Stream = tuple[str, str]
 
 
-class Backlog:
-    """Called by the pump, in its thread. The messages stay held, and their leases are renewed."""
+class BusyReports:
+    """Called by the pump, in its thread. The messages stay in flight; their leases are renewed."""
 
-    def __init__(self, *, holdings: Holdings, using: str) -> None:
+    def __init__(self, *, in_flight: InFlight, tally: Tally, using: str) -> None:
         self.reports = Reports()
         #: The messages of these reports.
         self.ids: set[int] = set()
-        self._holdings = holdings
+        self._in_flight = in_flight
+        self._tally = tally
         self._using = using
         self._streams: set[Stream] = set()
         self._pause = 0.0
@@ -44,53 +47,58 @@ class Backlog:
         return len(self.ids)
 
     def add(self, reports: Reports, now: float) -> None:
-        """Take in reports that were busy; try them again after a pause, longer each time."""
+        """Take in reports that were busy; the pause before the next try grows each time."""
         if not self.ids:
             self._pause = 0.0
         self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         self._next = now + self._pause
-        self._keep(reports)
-        self._tell(now)
+        self.restore(reports)
+        self._remind(now)
 
     def divert(self, reports: Reports) -> Reports:
-        """Take in the reports of streams that are here already; return the others."""
-        mine = {report.id for report in reports.all() if self._stream(report.id) in self._streams}
-        if not mine:
+        """Take in the reports of streams that have busy reports already; return the others."""
+        busy = {report.id for report in reports.all() if self._stream(report.id) in self._streams}
+        if not busy:
             return reports
-        others, late = reports.split(mine)
-        self._keep(late)
+        others, diverted = reports.split(busy)
+        self.restore(diverted)
         return others
 
     def is_due(self, now: float) -> bool:
         return bool(self.ids) and now >= self._next
 
     def take(self) -> Reports:
-        """Hand over everything, to be tried."""
+        """Return all reports, for the next try."""
         taken, self.reports = self.reports, Reports()
         self.ids, self._streams = set(), set()
         return taken
 
     def restore(self, reports: Reports) -> None:
-        """The try came to nothing: the database is away."""
-        self._keep(reports)
-
-    def discard(self, id: int) -> None:
-        """Forget a report that is settled in another way."""
-        self.reports = self.reports.split({id})[0]
-        self.ids.discard(id)
-
-    def _keep(self, reports: Reports) -> None:
+        """Take in reports without a pause: the try did not reach the database."""
         self.reports.absorb(reports)
         self.ids |= reports.ids
         self._streams |= {stream for id in reports.ids if (stream := self._stream(id)) is not None}
 
-    def _stream(self, id: int) -> Stream | None:
-        holding = self._holdings.get(id)
-        if holding is None or holding.message.stream is None:
-            return None
-        return holding.message.queue, holding.message.stream
+    def discard(self, id: int) -> None:
+        """Drop the report of a message that is settled in another way."""
+        self.reports = self.reports.split({id})[0]
+        self.ids.discard(id)
 
-    def _tell(self, now: float) -> None:
+    def discard_claimed(self, batch: WorkBatch) -> None:
+        """Drop reports whose lease was lost: this very process has claimed the message again."""
+        for id in self.ids.intersection(batch.ids):
+            log_lost(id, self._in_flight.get(id))
+            self.discard(id)
+            self._in_flight.remove(id)
+            self._tally.lost += 1
+
+    def _stream(self, id: int) -> Stream | None:
+        item = self._in_flight.get(id)
+        if item is None or item.message.stream is None:
+            return None
+        return item.message.queue, item.message.stream
+
+    def _remind(self, now: float) -> None:
         if now - self._reminded < REMINDER:
             return
         self._reminded = now
@@ -101,16 +109,16 @@ class Backlog:
             "they are settled when it ends: {holders}",
             count=len(self.ids),
             message_ids=sorted(self.ids)[:20],
-            holders=who_holds(self._using),
+            holders=describe_holders(self._using),
         )
 
 
-def who_holds(using: str) -> str:
+def describe_holders(using: str) -> str:
     """
-    Describe the transactions that may be in the way, for a line of the log.
+    Describe the transactions that may hold the locks, for a log line.
 
-    Never raises for the sake of that line: the caller is about to enter what was settled and
-    claimed in the books, and a database that went away meanwhile is met by the next exchange.
+    Never raises a DatabaseError: the caller still has to apply what was settled and claimed. If
+    the database went away meanwhile, the next exchange fails.
     """
     try:
         found = holders(connections[using])

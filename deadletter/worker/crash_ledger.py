@@ -1,9 +1,10 @@
 """
-What did a process hold when it died? A table in memory it shares with its supervisor.
+The crash ledger: a table of in-flight messages in memory that a process shares with its supervisor.
 
-Each message has a slot for as long as the process holds it: id, token and how far it got. When the
-process is gone the supervisor reads the table and charges only what was really running. Three bytes
-beside it say how far the process itself has got, what its supervisor allows, and whether it began.
+Each message has a slot for as long as the process holds its lease: id, token and how far it got.
+When the process dies, the supervisor reads the table and charges an attempt only to messages whose
+handlers were running. Three bytes behind the table say how far the process itself has got, whether
+its supervisor lets it drain, and whether it has begun.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from dataclasses import dataclass
 _SLOT = struct.Struct("<q8sBxH4x")
 _FLAGS = struct.Struct("<H")
 _SIZE = _SLOT.size
-_STAGE = 16  # offset of the stage inside a slot
+_STATE = 16  # offset of the state inside a slot
 _STATUS = 18  # offset of the flags
 _TOKEN = 8  # bytes of a token
-_CLAIMS = 2  # under way, and answered but not entered yet
+_CLAIMS = 2  # one claim under way, one answered and not applied yet
 
-#: Messages a process can hold at once.
+#: Messages that a process can have in flight.
 SLOTS = 4096
 
 
-class Stage(enum.IntEnum):
+class SlotState(enum.IntEnum):
+    """How far the message of a slot has got."""
+
     FREE = 0
-    #: Waits in the buffer; no handler has seen it.
+    #: In the buffer; its handler was not called.
     WAITING = 1
     #: Its handler has been called.
     RUNNING = 2
@@ -40,39 +43,41 @@ class Stage(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
-    """What a process says of itself. An exit code says less: any handler can exit with 0."""
+    """How far a process has got. An exit code says less: any handler can exit with 0."""
 
-    #: Also of a process that is gone: it died.
+    #: The phase of a process that dies without notice, too.
     WORKING = 0
-    #: Wants to be replaced, and goes on until it may.
+    #: Wants to be replaced, and works until it may drain.
     ASKING = 1
     #: Claims no more and lets its handlers finish; another process may take its place.
     DRAINING = 2
-    #: Ended in good order, and another process is to follow.
+    #: Ended normally, and another process is to follow.
     REPLACED = 3
-    #: Ended in good order for good: there was nothing left to do.
+    #: Ended normally and finally: there was nothing left to do.
     FINISHED = 4
-    #: Ended before it began: the database answers, and cannot be worked with.
+    #: Ended before it began: the database answers but cannot be used.
     REFUSED = 5
 
 
-_WAITING = int(Stage.WAITING)
+_WAITING = int(SlotState.WAITING)
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
+    """One used slot of the ledger."""
+
     id: int
     token: str
-    stage: Stage
-    #: The flags of the message, where it is STAGED.
+    state: SlotState
+    #: The flags of the message, if it is STAGED.
     flags: int = 0
 
 
-class Ledger:
+class CrashLedger:
     """
-    Fixed slots in anonymous shared memory. One process writes; its parent reads afterwards.
+    Fixed slots in anonymous shared memory. One process writes; its parent reads after its death.
 
-    `side` tells the ledgers of a process and of the one that it is replaced by apart: 0 and 1.
+    `side` is 0 or 1. It tells the ledger of a process from that of its replacement.
     """
 
     def __init__(self, slots: int = SLOTS, *, side: int = 0) -> None:
@@ -85,16 +90,17 @@ class Ledger:
 
     @property
     def room(self) -> int:
+        """The number of free slots."""
         return len(self._free)
 
     def announce(self, *tokens: str) -> None:
-        """Write down under which tokens there may be messages that are not entered yet."""
+        """Store the tokens of claims whose messages have no slots yet."""
         claims = b"".join(map(bytes.fromhex, tokens))
         self._memory[self._claiming : self._phase] = claims.ljust(_CLAIMS * _TOKEN, b"\0")
 
     @property
     def announced(self) -> list[str]:
-        """Return the tokens of claims whose messages are not all among the entries."""
+        """The tokens of claims whose messages may not be among the entries."""
         claims = self._memory[self._claiming : self._phase]
         found = [claims[at : at + _TOKEN] for at in range(0, len(claims), _TOKEN)]
         return [token.hex() for token in found if any(token)]
@@ -109,49 +115,49 @@ class Ledger:
 
     @property
     def may_drain(self) -> bool:
-        """Whether the supervisor will fill the place of a process that drains."""
+        """True if the supervisor fills the place of this process once it drains."""
         return bool(self._memory[self._phase + 1])
 
     def let_drain(self) -> None:
-        """Called by the supervisor; the byte is its own."""
+        """Allow the process to drain. Only the supervisor writes this byte."""
         self._memory[self._phase + 1] = 1
 
     @property
     def has_begun(self) -> bool:
-        """Whether the process found a database that it can work with."""
+        """True if the process found a database that it can use."""
         return bool(self._memory[self._phase + 2])
 
     def begin(self) -> None:
         self._memory[self._phase + 2] = 1
 
     def hold(self, id: int, token: str) -> int:
-        """Enter a message and return its slot."""
+        """Write a message to a free slot; return the slot."""
         slot = self._free.pop()
         _SLOT.pack_into(self._memory, slot * _SIZE, id, bytes.fromhex(token), _WAITING, 0)
         return slot
 
-    def mark(self, slot: int, stage: Stage) -> None:
-        # One byte, written at once: a reader never sees half of it.
-        self._memory[slot * _SIZE + _STAGE] = stage
+    def mark(self, slot: int, state: SlotState) -> None:
+        # A single byte: a reader never sees half of it.
+        self._memory[slot * _SIZE + _STATE] = state
 
     def mark_staged(self, slot: int, flags: int) -> None:
-        """Enter that a stage is finished, and with which flags: these first."""
+        """Mark a finished stage. The flags are written first: the state makes them valid."""
         _FLAGS.pack_into(self._memory, slot * _SIZE + _STATUS, flags)
-        self.mark(slot, Stage.STAGED)
+        self.mark(slot, SlotState.STAGED)
 
     def drop(self, *slots: int) -> None:
         memory = self._memory
         for slot in slots:
-            memory[slot * _SIZE + _STAGE] = 0
+            memory[slot * _SIZE + _STATE] = 0
         self._free += slots
 
-    def entries(self) -> list[Entry]:
-        """Return what is held, as the dead process left it."""
+    def entries(self) -> list[LedgerEntry]:
+        """Return the used slots, as the dead process left them."""
         found = []
         for slot in range(self._slots):
-            if self._memory[slot * _SLOT.size + _STAGE]:
-                id, token, stage, flags = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
-                found.append(Entry(id, token.hex(), Stage(stage), flags))
+            if self._memory[slot * _SLOT.size + _STATE]:
+                id, token, state, flags = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
+                found.append(LedgerEntry(id, token.hex(), SlotState(state), flags))
         return found
 
     def clear(self) -> None:

@@ -1,15 +1,24 @@
-"""One exchange with the database: outcomes go, messages come, and both are entered in the books."""
+"""
+The exchange: one transaction that reports outcomes and claims messages.
+
+A busy worker runs it in a thread of its own. Meanwhile the pump applies the result of the exchange
+before it to the in-flight messages.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from time import monotonic
+from typing import Generic, TypeVar
 
-from django.db import DataError, IntegrityError
+from django.db import DataError, IntegrityError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import Error as DatabaseError
 
 from .. import crash_points
@@ -17,35 +26,28 @@ from ..lifecycle import (
     ClaimRequest,
     Completion,
     Failure,
-    Floor,
-    Levels,
     Progress,
     Release,
     WorkBatch,
     process_batch,
 )
 from ..logs import event
-from .busy_reports import REMINDER, who_holds
-from .courier import Courier
-from .in_flight import Holdings
+from . import connection_pools
+from .busy_reports import REMINDER, BusyReports, describe_holders
+from .in_flight import InFlight
 from .intake import Intake
 from .leases import Leases
+from .observer import Observer
 from .options import Options
-from .registry import Registry
-from .reports import Reporting
-from .stage_recorder import Recorder
-from .tally import Reports, Tally
+from .reports import Reporter, Reports, Tally
+from .stage_recorder import StageRecorder
 
-#: Seconds after which a busy worker looks at all that is due again, not only where it left off.
-WHOLE_LOOK = 1.0
-#: A worker that finds too little looks for other levels only after so many times as long as that
-#: took the last time. A few levels take a fraction of a millisecond; a thousand take several.
-REST = 10.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Answered:
-    """An exchange that is in the database, and in the books of this process not yet."""
+class CommittedExchange:
+    """The result of an exchange that is committed; not yet applied to the in-flight messages."""
 
     reports: Reports
     batch: WorkBatch
@@ -53,242 +55,160 @@ class Answered:
     room: int
     asked: float
     took: float
-    #: It did not look at all that is due.
+    #: True if it did not look at all due messages.
     is_partial: bool = False
 
     @property
     def done(self) -> int:
-        """How many messages it has settled."""
+        """The number of messages it has settled."""
         return len(self.reports) - len(self.batch.busy)
 
     @property
     def change(self) -> int:
-        """By how many it changes what is held."""
+        """By how many it changes the number of in-flight messages."""
         return len(self.batch.messages) - self.done
 
 
 class Exchange:
     """
-    Called by the pump, in its thread. An exchange may be left unentered until the next one is under
-    way: then the database and the books are busy at the same time.
+    Called by the pump, in its thread.
+
+    The result of an exchange may be left unapplied until the next one is under way. Then the
+    database and this process are busy at the same time.
     """
 
     def __init__(
         self,
         *,
         options: Options,
-        handlers: Registry,
-        holdings: Holdings,
+        in_flight: InFlight,
+        busy: BusyReports,
         leases: Leases,
-        reporting: Reporting,
+        reporter: Reporter,
         intake: Intake,
         tally: Tally,
-        queues: Callable[[], Sequence[str] | None],
+        observer: Observer | None,
     ) -> None:
-        self.unentered: Answered | None = None
+        self.unapplied: CommittedExchange | None = None
         self._options = options
-        self._handlers = handlers
-        self._holdings = holdings
+        self._in_flight = in_flight
+        self._busy = busy
         self._leases = leases
-        self._reporting = reporting
+        self._reporter = reporter
         self._intake = intake
         self._tally = tally
-        self._queues = queues
-        self._recorder = Recorder(holdings)
-        self._courier: Courier[WorkBatch] = Courier(options.using)
+        self._observer = observer
+        self._recorder = StageRecorder(in_flight)
+        self._thread: ExchangeThread[WorkBatch] = ExchangeThread(options.using)
         #: The token of the last claim.
-        self._asked_under = ""
-        #: Where the next claim begins in a queue.
-        self._floors: dict[str, Floor] = {}
-        #: The levels with messages, found by the last claim at the beginning of all.
-        self._levels: Levels | None = None
-        #: How many notifications have come, and how many had come before the levels were found.
-        self.heard = 0
-        self._heard_before = 0
-        #: How many candidates a message took in the last claim that found enough.
-        self._candidates = 1.0
-        #: When it was last said that nothing can be claimed.
+        self._token = ""
+        #: When it was last logged that nothing can be claimed.
         self._reminded = -REMINDER
 
     def stop(self) -> None:
-        self._courier.stop()
+        self._thread.stop()
 
-    def put(self, room: int) -> Answered | None:
-        """
-        Report and claim in one transaction; the report is kept until it is known to be in.
+    def has_progress(self, now: float) -> bool:
+        """True if handlers have recorded stages that are not on their rows yet."""
+        return self._recorder.is_due(now)
 
-        None: there was nothing to say; or a report could not be stored, and each was settled alone.
+    def put(self, room: int) -> CommittedExchange | None:
         """
-        asked, heard = monotonic(), self.heard
+        Report and claim in one transaction. Reports are kept until they are known to be stored.
+
+        Return None if there was nothing to do, or if a report could not be stored and each report
+        was settled alone.
+        """
+        asked, heard = monotonic(), self._intake.heard
         request = self._request(room) if room else None
-        reports = self._reporting.take()
+        reports = self._reporter.take()
+        if self._busy:
+            reports = self._busy.divert(reports)
         progress = self._progress(reports) if self._recorder.is_due(asked) else []
         if not (reports or room or progress):
-            # The handlers that recorded something have ended, and say it in their reports.
-            self._reporting.restore(reports)
+            # The handlers that recorded stages have ended; their reports carry them.
+            self._reporter.restore(reports)
             return None
         crash_points.reach("pump.exchanging")
         try:
-            batch = self._carry(reports, request, progress)
+            batch = self._carry_out(reports, request, progress)
         except (DataError, IntegrityError) as error:
-            self._reporting.restore(reports)
+            self._reporter.restore(reports)
             if not reports:
                 raise
             self._settle_singly(error)
             return None
         except BaseException as error:
-            self._reporting.restore(reports)
+            self._reporter.restore(reports)
             if isinstance(error, DatabaseError):
-                self._reporting.is_unsure(reports)
+                self._reporter.mark_unsure(reports)
                 if request is not None and request.token:
-                    self._leases.doubtful.add(request.token)
+                    self._leases.unconfirmed.add(request.token)
             raise
         crash_points.reach("pump.exchanged")
         if progress:
             self._recorder.written(progress, batch.recorded)
         if room and not batch.token:
-            self._tell_held_up(asked)
+            self._log_postponed(asked)
         if room:
-            if batch.levels is not None:
-                self._levels, self._heard_before = batch.levels, heard
-            self._note_floor(batch, room)
-            self._candidates = batch.candidates if len(batch.messages) >= room else 1.0
+            self._intake.claimed(batch, room=room, heard=heard)
         is_partial = request is not None and bool(request.floors) and batch.levels is None
-        return Answered(reports, batch, room, asked, monotonic() - asked, is_partial)
+        return CommittedExchange(reports, batch, room, asked, monotonic() - asked, is_partial)
 
-    def has_progress(self, now: float) -> bool:
-        """Return whether handlers have recorded stages that are not on their rows yet."""
-        return self._recorder.is_due(now)
-
-    def _progress(self, reports: Reports) -> list[Progress]:
-        ended = {release.id for release in reports.releases}
-        return self._recorder.take(given_back=ended | self._reporting.backlog.ids)
-
-    def _tell_held_up(self, now: float) -> None:
-        """Say, once a minute, why a worker that seems idle claims nothing."""
-        if now - self._reminded < REMINDER:
-            return
-        self._reminded = now
-        event(
-            logging.WARNING,
-            "claims_postponed",
-            "worker {worker} cannot claim: another transaction has locked a table of deadletter, "
-            "or a statement_timeout ends the claim. It tries again until it can. Who may hold the "
-            "lock: {holders}",
-            worker=self._options.name,
-            holders=who_holds(self._options.using),
-        )
-
-    def enter(self, answered: Answered, *, later: bool) -> None:
-        """Enter an exchange, or leave that for the time of the next one, where it can be left."""
-        if later and self._may_wait(answered):
-            self.unentered = answered
+    def apply(self, exchange: CommittedExchange, *, later: bool) -> None:
+        """Apply an exchange, or leave that for the time of the next one if it can wait."""
+        if later and self._may_wait(exchange):
+            self.unapplied = exchange
         else:
-            self._enter(answered)
+            self._apply(exchange)
 
     def catch_up(self) -> None:
-        """Enter what was left."""
-        if self.unentered is not None:
-            answered, self.unentered = self.unentered, None
-            self._enter(answered)
+        """Apply the exchange that was left."""
+        if self.unapplied is not None:
+            exchange, self.unapplied = self.unapplied, None
+            self._apply(exchange)
 
-    def try_backlog(self) -> None:
-        """Report again, by themselves, what somebody was in the way of."""
+    def try_busy(self) -> None:
+        """Report again, in a transaction of their own, the reports that were busy."""
         self.catch_up()
-        backlog = self._reporting.backlog
-        reports = backlog.take()
+        reports = self._busy.take()
         try:
             batch = self._process(reports, careful=True)
         except (DataError, IntegrityError):
-            # Found among the others: see `_settle_singly`.
-            self._reporting.restore(reports)
+            # The next exchange finds the culprit among all reports: see `_settle_singly`.
+            self._reporter.restore(reports)
             return
         except BaseException as error:
-            backlog.restore(reports)
+            self._busy.restore(reports)
             if isinstance(error, DatabaseError):
-                self._reporting.is_unsure(reports)
+                self._reporter.mark_unsure(reports)
             raise
-        self._reporting.settled(reports, batch)
-
-    def _carry(
-        self, reports: Reports, request: ClaimRequest | None, progress: Sequence[Progress]
-    ) -> WorkBatch:
-        """Put an exchange to the database; meanwhile enter the one before, where that is left."""
-        if self.unentered is None:
-            return self._process(reports, request, progress)
-        self._courier.send(partial(self._process, reports, request, progress))
-        try:
-            self.catch_up()
-        finally:
-            batch = self._courier.wait()
-        return batch
-
-    def _may_wait(self, answered: Answered) -> bool:
-        """
-        Whether it can be entered while the next one is under way.
-
-        Not what was lost: saying so may be a statement of its own on the connection. And not a new
-        holding of a message that is still held: the report of the old one would remove it.
-        """
-        batch = answered.batch
-        is_lost = batch.lost or batch.busy or answered.reports.overtaken
-        return not (is_lost or self._holdings.holds_any(batch.messages))
-
-    def _enter(self, answered: Answered) -> None:
-        """Let go of what was reported, and hold what was claimed. Asks the database nothing."""
-        self._reporting.settled(answered.reports, answered.batch)
-        observer = self._reporting.observer
-        if observer is not None and (answered.reports or answered.room):
-            observer.exchanged(answered.took, answered.reports, answered.batch, self._tally)
-        if answered.room:
-            self._reporting.forget_claimed_anew(answered.batch)
-            self._intake.take_in(answered.batch, asked=answered.asked)
-            if self._asked_under == answered.batch.token:
-                self._holdings.ledger.announce()
-            else:
-                self._holdings.ledger.announce(self._asked_under)
-            crash_points.reach("pump.taken_in")
+        self._settled(reports, batch)
 
     def _request(self, room: int) -> ClaimRequest:
         token = secrets.token_hex(8)
-        # Known before the messages are: if this process dies now, they can be found.
-        before = [self.unentered.batch.token] if self.unentered and self.unentered.room else []
-        self._holdings.ledger.announce(*before, token)
-        self._asked_under = token
-        now = monotonic()
-        levels = self._levels
-        if levels is not None and now - levels.read > WHOLE_LOOK:
-            levels, self._floors = None, {}
-        return ClaimRequest(
-            self._intake.open_queues(self._queues()),
-            room,
-            self._options.lease,
-            token=token,
-            floors=dict(self._floors),
-            candidates=self._candidates,
-            levels=levels,
-            policies=self._handlers.policies(),
-            knows=self._handlers.knows,
-            rediscover=levels is None or self._may_rediscover(levels, now),
-            shuffle=self._options.queues is None,
-        )
+        # Announced before the claim: if this process dies now, the supervisor finds the messages.
+        before = [self.unapplied.batch.token] if self.unapplied and self.unapplied.room else []
+        self._in_flight.ledger.announce(*before, token)
+        self._token = token
+        return self._intake.request(room, token)
 
-    def _may_rediscover(self, levels: Levels, now: float) -> bool:
-        """Whether levels that do not fill the batch are looked for again, in the same claim."""
-        is_notified = self.heard != self._heard_before
-        is_rested = now - levels.read >= REST * levels.seconds
-        return is_notified or is_rested or self._options.drain
+    def _progress(self, reports: Reports) -> list[Progress]:
+        ended = {release.id for release in reports.releases}
+        return self._recorder.take(given_back=ended | self._busy.ids)
 
-    def _note_floor(self, batch: WorkBatch, room: int) -> None:
-        """
-        While a queue has more than can be taken, the next claim need not begin at its beginning.
-
-        Not after a claim from several queues: whose place it was is not known.
-        """
-        if len(batch.messages) < room:
-            self._floors = {}
-        elif batch.floor and len({message.queue for message in batch.messages}) == 1:
-            self._floors[batch.messages[0].queue] = batch.floor
+    def _carry_out(
+        self, reports: Reports, request: ClaimRequest | None, progress: Sequence[Progress]
+    ) -> WorkBatch:
+        """Run the transaction; meanwhile apply the exchange before it, if that is left."""
+        if self.unapplied is None:
+            return self._process(reports, request, progress)
+        self._thread.begin(partial(self._process, reports, request, progress))
+        try:
+            self.catch_up()
+        finally:
+            batch = self._thread.wait()
+        return batch
 
     def _process(
         self,
@@ -309,17 +229,51 @@ class Exchange:
             using=self._options.using,
         )
 
+    def _may_wait(self, exchange: CommittedExchange) -> bool:
+        """
+        True if an exchange can be applied while the next one is under way.
+
+        Not if leases were lost: logging that may need a query on the same connection. And not if a
+        claimed message is still in flight: the report of its old lease would remove the new one.
+        """
+        batch = exchange.batch
+        is_lost = batch.lost or batch.busy or exchange.reports.overtaken
+        return not (is_lost or self._in_flight.has_any(batch.messages))
+
+    def _apply(self, exchange: CommittedExchange) -> None:
+        """Remove the reported messages from those in flight, and add the claimed ones."""
+        reports, batch = exchange.reports, exchange.batch
+        self._settled(reports, batch)
+        if self._observer is not None and (reports or exchange.room):
+            self._observer.exchanged(exchange.took, reports, batch, self._tally)
+        if exchange.room:
+            if self._busy:
+                self._busy.discard_claimed(batch)
+            self._intake.take_in(batch, asked=exchange.asked)
+            if self._token == batch.token:
+                self._in_flight.ledger.announce()
+            else:
+                self._in_flight.ledger.announce(self._token)
+            crash_points.reach("pump.taken_in")
+
+    def _settled(self, reports: Reports, batch: WorkBatch) -> None:
+        """Apply reports that were stored; keep those whose rows were busy."""
+        if batch.busy:
+            reports, busy = reports.split(set(batch.busy))
+            self._busy.add(busy, monotonic())
+        self._reporter.apply(reports, batch)
+
     def _settle_singly(self, error: DatabaseError) -> None:
-        """One report cannot be stored: find it, and let neither the others nor the loop suffer."""
+        """Settle each pending report alone, since one of them cannot be stored."""
         event(logging.ERROR, "report_refused", "a report was refused: {error}", error=str(error))
-        reports = self._reporting.reports
+        reports = self._reporter.pending
         for report in reports.all():
-            # A database that goes away meanwhile ends this, and the rest is reported later.
+            # If the database goes away meanwhile, this raises, and the rest is reported later.
             if not self._settle_alone(report):
                 plain = Failure(report.id, "its outcome could not be stored", token=report.token)
                 if not self._settle_alone(plain):
-                    # Nothing can be said of it: its lease runs out, and the claim judges it.
-                    self._holdings.remove(report.id)
+                    # Nothing can be stored for it: its lease runs out, and the claim judges it.
+                    self._in_flight.remove(report.id)
             reports.discard(report)
 
     def _settle_alone(self, report: Completion | Failure | Release) -> bool:
@@ -329,5 +283,74 @@ class Exchange:
             batch = self._process(alone)
         except (DataError, IntegrityError):
             return False
-        self._reporting.settled(alone, batch)
+        self._settled(alone, batch)
         return True
+
+    def _log_postponed(self, now: float) -> None:
+        """Log, once a minute, why a worker that seems idle claims nothing."""
+        if now - self._reminded < REMINDER:
+            return
+        self._reminded = now
+        event(
+            logging.WARNING,
+            "claims_postponed",
+            "worker {worker} cannot claim: another transaction has locked a table of deadletter, "
+            "or a statement_timeout ends the claim. It tries again until it can. Transactions that "
+            "may hold the lock: {holders}",
+            worker=self._options.name,
+            holders=describe_holders(self._options.using),
+        )
+
+
+class ExchangeThread(Generic[T]):
+    """
+    Runs one call at a time on the pump's connection, while the pump does other work.
+
+    The two threads never use the connection at the same time. The first call starts the thread;
+    `stop` ends it.
+    """
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._calls: SimpleQueue[tuple[Callable[[], T], BaseDatabaseWrapper] | None]
+        self._calls = SimpleQueue()
+        self._results: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, call: Callable[[], T]) -> None:
+        """Begin a call. The caller leaves its connection alone until `wait` returns."""
+        connection = connections[self._using]
+        if self._thread is None:
+            connection.inc_thread_sharing()
+            self._thread = threading.Thread(
+                target=self._serve, name="deadletter-exchange", daemon=True
+            )
+            self._thread.start()
+        self._calls.put((call, connection))
+
+    def wait(self) -> T:
+        """Wait for the call; return its result, or raise its exception."""
+        result, error = self._results.get()
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._calls.put(None)
+            self._thread.join()
+            self._thread = None
+            connections[self._using].dec_thread_sharing()
+
+    def _serve(self) -> None:
+        connection_pools.leave_pools()
+        while (given := self._calls.get()) is not None:
+            call, connection = given
+            connections[self._using] = connection
+            try:
+                self._results.put((call(), None))
+            except BaseException as error:  # noqa: BLE001 - raised again by `wait`
+                self._results.put((None, error))
+        # The pump closes its own connection; signal receivers may have opened others here.
+        del connections[self._using]
+        connections.close_all()

@@ -1,58 +1,59 @@
-"""What happens when a message meets its handler? The result is a value, whatever is raised."""
+"""Call the handler of one message. The result is a value, whatever the handler raises."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import inspect
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from asgiref.sync import async_to_sync
 from django.db import transaction
 
-from .. import copies, crash_points, tracing
+from .. import crash_points, forks, tracing
 from ..error_details import describe
-from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
+from ..exceptions import LeaseLost, Undecodable
 from ..instance_events import read_event
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
 from ..lifecycle import Claimed, Completion, Failure, complete_last
-from ..logs import crash, event, is_detailed
+from ..logs import crash
 from ..models import Kind
 from ..status import STAGE_BITS, Status
-from .caller import Caller
-from .deferring import exhausted, undecodable, unregistered
-from .failure import classify
+from .failure import exhausted, handler_failure, undecodable, unregistered
 from .registry import Handler, Registry, registry
-from .thread_connections import prepare, tidy
+from .thread_connections import after_message, before_message
 
 
 @dataclass(frozen=True)
 class Settled:
-    """The handler and the completion of its message were committed together: nothing to report."""
+    """The handler's work and its completion were committed together: nothing is left to report."""
 
     id: int
-    #: How long its handler took.
+    #: Duration of the handler.
     seconds: float | None = None
-    #: It finished a stage, not the message.
+    #: True if it finished a stage, not the message.
     is_stage: bool = False
 
 
 @dataclass(frozen=True)
 class Overtaken:
-    """The lease was gone when an atomic handler wanted to commit: its work was rolled back."""
+    """The lease was lost before an atomic handler could commit: its work was rolled back."""
 
     id: int
 
 
-@dataclass(frozen=True)
-class Rest:
-    """The messages of a run behind its first failure: to be given back unprocessed."""
+class CallingThread(Protocol):
+    """The thread that calls `testing.drain`, which runs handlers in place of a worker's threads."""
 
-    messages: Sequence[Claimed]
+    @property
+    def is_in_transaction(self) -> bool:
+        """True if the thread has a transaction open around the handler."""
+
+    def after_message(self) -> list[str]:
+        """Roll back what the handler left open; return the aliases of those databases."""
 
 
 _ACTIVITY = Kind.ACTIVITY.value
@@ -65,12 +66,13 @@ def execute(
     handlers: Registry = registry,
     *,
     using: str | None = None,
-    caller: Caller | None = None,
+    caller: CallingThread | None = None,
 ) -> Report:
     """
-    Hand one message to its handler and say what became of it. Never raises.
+    Call the handler of one message and return the outcome. Never raises.
 
-    `caller` is for `testing.drain`, which runs handlers in its own thread: Ctrl-C is raised.
+    `caller` is given by `testing.drain` only, which runs handlers in its own thread. Then Ctrl-C is
+    raised.
     """
     handler = admit(message, handlers)
     if isinstance(handler, Failure):
@@ -81,33 +83,35 @@ def execute(
         return _run(message, handler, using, caller)
 
 
-def _run(message: Claimed, handler: Handler, using: str | None, caller: Caller | None) -> Report:
+def _run(
+    message: Claimed, handler: Handler, using: str | None, caller: CallingThread | None
+) -> Report:
     before = message.status
     try:
-        # A fresh context each: translations, time zones and the like end with the message.
+        # A context of its own: the active translation and time zone end with the message.
         context = contextvars.copy_context()
         if caller is not None or not handler.is_plain:
-            # Around all of it as well: hooks of the commit are the application's too.
-            result = context.run(copies.call, _call, handler, message, using, caller)
+            # Around everything: on_commit functions are application code, too.
+            result = context.run(forks.call, _call, handler, message, using, caller)
         else:
-            prepare(message.started)
-            result = context.run(copies.call, handler.function, message)
+            before_message(message.started)
+            result = context.run(forks.call, handler.function, message)
             if result is not None:
                 result = context.run(_finish, result)
     except _LostInCommit as lost:
         tracing.failed(describe(lost))
         return Overtaken(message.id)
     except UnknownVersion as unknown:
-        _tidy(caller)
+        _after_message(caller)
         return unregistered(message, version=unknown.version)
     except BaseException as error:
-        _tidy(caller)
+        _after_message(caller)
         if caller is not None and isinstance(error, KeyboardInterrupt):
-            # Somebody ends the test. In a worker Ctrl-C never comes here: it is a signal.
+            # A person ends the test. A worker never gets here: there, Ctrl-C is a signal.
             raise
-        return failure(message, handler, error, before)
-    if left := _tidy(caller):
-        return failure(message, handler, TransactionLeftOpen(left), before)
+        return handler_failure(message, handler, error, before)
+    if left := _after_message(caller):
+        return handler_failure(message, handler, TransactionLeftOpen(left), before)
     if is_activity(message) and not handler.atomic and not message.stage:
         return finish(message, handler, result, before, using)
     seconds = monotonic() - message.started
@@ -117,12 +121,12 @@ def _run(message: Claimed, handler: Handler, using: str | None, caller: Caller |
 
 
 def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
-    """Find the handler and read the payload, or say why the message cannot even be started."""
+    """Return the handler, with the payload decoded, or the failure to start the message."""
     handler = handlers.find(message)
     if handler is None:
         return unregistered(message)
     try:
-        payload = message.payload  # decoded here, after the attempt was counted
+        payload = message.payload  # decoded only here, after the attempt was counted
         if handler.versions is not None:
             read_event(payload)
     except Undecodable as error:
@@ -136,26 +140,26 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
 
 
 def completion(message: Claimed, seconds: float) -> Completion:
-    """Report a handler that returned: the message is finished, or the stage that it named."""
+    """Return the completion of a message, or of the stage that its handler named."""
     if message.stage:
         return Completion(message.id, reached(message), message.token, seconds, message)
     return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
 
 
 def reached(message: Claimed) -> int:
-    """Return the stages that a message has reached, whatever its handler made of the number."""
+    """Return the stages that a message has reached, without bits that are no stages."""
     return int(message.status) & STAGE_BITS
 
 
 class TookTooLong(TimeoutError):
-    """An attempt was ended because it took longer than its handler's timeout."""
+    """An attempt took longer than its handler's timeout and was ended."""
 
     def __init__(self, seconds: float | None) -> None:
         super().__init__(f"took longer than {seconds} s")
 
 
 class TransactionLeftOpen(Exception):
-    """A handler returned inside a transaction it had begun; it was rolled back."""
+    """A handler returned without ending a transaction it had begun; it was rolled back."""
 
     def __init__(self, aliases: Sequence[str]) -> None:
         super().__init__(
@@ -164,14 +168,16 @@ class TransactionLeftOpen(Exception):
         )
 
 
-def _tidy(caller: Caller | None) -> list[str]:
-    return tidy() if caller is None else caller.tidy()
+def _after_message(caller: CallingThread | None) -> list[str]:
+    return after_message() if caller is None else caller.after_message()
 
 
-def _call(handler: Handler, message: Claimed, using: str | None, caller: Caller | None) -> Any:
-    """Return what the handler returned; an atomic one has completed its message as well."""
+def _call(
+    handler: Handler, message: Claimed, using: str | None, caller: CallingThread | None
+) -> Any:
+    """Return the handler's result. An atomic handler has completed its message as well."""
     if caller is None or not caller.is_in_transaction:
-        prepare(message.started)
+        before_message(message.started)
     if handler.versions is not None:
         _take_turn(handler.versions, message, using)
         return None
@@ -180,25 +186,25 @@ def _call(handler: Handler, message: Claimed, using: str | None, caller: Caller 
     if handler.is_async:
         result = _finish(_in_time(handler, message))
     else:
-        result = _finish(copies.call(handler.function, message))
+        result = _finish(forks.call(handler.function, message))
     _check_time(handler, message, caller)
     return result
 
 
 async def _in_time(handler: Handler, message: Claimed) -> Any:
-    """Cancel an async handler at its time limit, as the event loop of a worker does."""
+    """Cancel an async handler at its timeout, as the event loop of a worker does."""
     limit = asyncio.timeout(handler.seconds)
     try:
         async with limit:
-            return await copies.wait_for(handler.function(message))
+            return await forks.wait_for(handler.function(message))
     except BaseException:
         if limit.expired():
             raise TookTooLong(handler.seconds) from None
         raise
 
 
-def _check_time(handler: Handler, message: Claimed, caller: Caller | None) -> None:
-    """Refuse a result that comes too late; in a worker the pump has done so before it came."""
+def _check_time(handler: Handler, message: Claimed, caller: CallingThread | None) -> None:
+    """Raise if the handler exceeded its timeout. In a worker, the pump has ended it before."""
     if caller is None or handler.seconds is None:
         return
     if monotonic() - message.started > handler.seconds:
@@ -206,18 +212,18 @@ def _check_time(handler: Handler, message: Claimed, caller: Caller | None) -> No
 
 
 def _call_atomic(
-    handler: Handler, message: Claimed, using: str | None, caller: Caller | None
+    handler: Handler, message: Claimed, using: str | None, caller: CallingThread | None
 ) -> Any:
-    """Return what the handler returned when its work and its completion are committed."""
+    """Return the handler's result after its work and its completion are committed."""
     commits: list[str] = []
     result = None
     try:
         with transaction.atomic(using=using):
             if caller is None or not caller.is_in_transaction:
-                # First in line: hooks of the handler run behind it, and may raise.
+                # Registered first: on_commit functions of the handler run after it, and may raise.
                 transaction.on_commit(lambda: commits.append("done"), using=using)
-            # A copy of this process must not end the transaction, whose socket it shares.
-            result = _finish(copies.call(handler.function, message))
+            # A forked copy must not end the transaction: it shares the socket.
+            result = _finish(forks.call(handler.function, message))
             _check_time(handler, message, caller)
             _complete(message, result, using)
     except BaseException as error:
@@ -238,10 +244,10 @@ def _call_atomic(
 
 def _finish(result: Any) -> Any:
     """
-    Run what an `async def` returned, wrapped or not: its work has not even begun.
+    Run the coroutine that a handler returned; return any other result as it is.
 
-    What it does by `sync_to_async`, and so the ORM, comes back to this thread and its connections:
-    into the transaction of an atomic handler, or of a test.
+    The handler may be a wrapped `async def`. Its `sync_to_async` calls, and so the ORM, run in this
+    thread and on its connections: inside the transaction of an atomic handler, or of a test.
     """
     if not inspect.iscoroutine(result):
         return result
@@ -249,12 +255,12 @@ def _finish(result: Any) -> Any:
 
     async def run() -> Any:
         running.append((asyncio.get_running_loop(), asyncio.current_task()))
-        return await copies.wait_for(result)
+        return await forks.wait_for(result)
 
     try:
         return async_to_sync(run)()
     except KeyboardInterrupt:
-        # This thread was interrupted, not the loop's: Python would wait for that one at its end.
+        # Only this thread was interrupted. Python would wait for the loop's thread at exit.
         for loop, task in running:
             if task is not None and not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
@@ -262,26 +268,26 @@ def _finish(result: Any) -> Any:
 
 
 def is_activity(message: Claimed) -> bool:
-    """Whether somebody waits for what the handler returns."""
+    """True if an instance waits for the handler's result."""
     return message.kind == _ACTIVITY and message.instance is not None
 
 
 def finish(
     message: Claimed, handler: Handler, result: Any, before: Status, using: str | None
 ) -> Report:
-    """Complete an activity together with the message that carries its result."""
+    """Complete an activity and send its result to the instance, in one transaction."""
     try:
         finish_activity(message, result, using=using)
     except LeaseLost as lost:
         tracing.failed(describe(lost))
         return Overtaken(message.id)
-    except Exception as error:  # noqa: BLE001 - a failure of the message, not of the worker
-        return failure(message, handler, error, before)
+    except Exception as error:  # noqa: BLE001 - the failure of a message
+        return handler_failure(message, handler, error, before)
     return Settled(message.id, monotonic() - message.started)
 
 
 class _LostInCommit(Exception):
-    """Rolls an atomic handler back: somebody else holds its message now."""
+    """Rolls back an atomic handler whose lease was lost."""
 
     def __init__(self) -> None:
         super().__init__("the lease was gone before the commit; everything was rolled back")
@@ -310,49 +316,3 @@ def _complete(message: Claimed, result: Any, using: str | None) -> None:
         crash_points.reach("atomic.completed", message)
     except LeaseLost as error:
         raise _LostInCommit from error
-
-
-def _kept(message: Claimed, handler: Handler | None) -> int:
-    """Return the stages that outlive a failed attempt: not one that was to be committed with it."""
-    is_undone = handler is not None and handler.atomic
-    return reached(message) & ~message.stage if is_undone else reached(message)
-
-
-def failure(
-    message: Claimed, handler: Handler | None, error: BaseException, before: Status
-) -> Failure:
-    """Turn what a handler raised into a value, and say so in the log."""
-    described = describe(error)
-    reason = classify(error)
-    event(
-        logging.WARNING,
-        "message_failed",
-        "failed message {name} {message_id} of queue {queue}, attempt {attempt} of {max_attempts} "
-        "({reason}): {error}",
-        name=message.name,
-        message_id=message.id,
-        queue=message.queue,
-        stream=message.stream,
-        attempt=message.attempt,
-        max_attempts=message.max_attempts,
-        reason=reason.name,
-        error=described.text,
-        exc_info=error if is_detailed() else None,
-    )
-    tracing.failed(described)
-    return Failure(
-        message.id,
-        error=described.text,
-        reason=reason,
-        completed=0 if message.status is before else _kept(message, handler) & ~before,
-        delay=error.after if isinstance(error, Retry) else None,
-        permanent=isinstance(error, Permanent),
-        traceback=described.traceback,
-        exception=described.exception,
-        frame=described.frame,
-        seconds=monotonic() - message.started if message.started else None,
-        token=message.token,
-        message=message,
-        raised=error,
-        policy=None if handler is None else handler.policy,
-    )

@@ -1,4 +1,4 @@
-"""What a worker does on the side, in a thread and on a connection of its own."""
+"""The periodic duties of a worker, in a thread and on a connection of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
 from typing import Protocol
@@ -24,68 +24,72 @@ from ..lifecycle.transaction import bounded
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
 from ..patterns import is_pattern, wanted
-from . import pools
+from . import connection_pools
 from .breaker import Breakers
 from .crash_ledger import Phase
-from .in_flight import Holdings
+from .in_flight import InFlight
 from .observer import Observer
 from .options import Options
 from .outages import is_outage
 from .pump import Pump
-from .registry import Registry, registry
+from .registry import Registry
 
 #: Seconds between two rounds.
 TICK = 1.0
-#: How soon a new queue, or one that a pattern now matches, is found.
+#: Seconds between two reads of the queues: a new one is on the worker's row after that.
 QUEUES = 3.0
 HEARTBEAT = 5.0
 SWEEP = 60.0
 SUMMARY = 60.0
-#: How soon one of the workers sees that alerts are to be decided.
+#: Seconds after which one of the workers sees that alerts are to be decided.
 ALERTS = 3.0
-#: Seconds after which a pump that does not turn no longer counts as alive.
+#: A pump that has not turned for so many seconds no longer counts as alive.
 STALLED = 30.0
-#: The most handlers and versions of flows that a row names.
+#: The most handlers and versions of flows that a worker's row names.
 HANDLERS = 2_000
-#: The most that a backlog is counted to.
+#: The backlog is counted up to this number.
 COUNTED = 10_000
 
 
-class Replace(Protocol):
-    """Asks for a fresh process in place of this one; says whether this one drains now."""
+class ReplaceWorker(Protocol):
+    """Asks for a fresh process in place of this one; returns True if this one drains now."""
 
     def __call__(self, why: str, *, is_urgent: bool) -> bool: ...
 
 
 class Housekeeper(threading.Thread):
-    """Knows the queues, beats the heart, sweeps, exchanges breakers, decides alerts, sums up."""
+    """Reads queues, sends heartbeats, sweeps, shares breakers, decides alerts, logs summaries."""
 
     def __init__(
         self,
         *,
         options: Options,
-        holdings: Holdings,
+        handlers: Registry,
+        in_flight: InFlight,
         breakers: Breakers,
-        replace: Replace,
+        pump: Pump,
+        observer: Observer | None,
+        replace: ReplaceWorker,
         orphaned: Callable[[], None],
-        handlers: Registry = registry,
     ) -> None:
         super().__init__(name="deadletter-housekeeper", daemon=True)
         self._options = options
-        self._holdings = holdings
+        self._handlers = handlers
+        self._in_flight = in_flight
         self._breakers = breakers
+        self._pump = pump
+        self._observer = observer
         self._replace = replace
         self._orphaned = orphaned
-        self._handlers = handlers
-        #: The row of this process; another one has it while this process drains.
+        #: The name of this process's row; while it drains, its replacement has the worker's name.
         self._name = options.name
         self._is_draining = False
         self._stopping = threading.Event()
         self._names: list[str] = []
         self._patterns = [name for name in options.queues or () if is_pattern(name)]
         self._counted = (0, 0, 0)
-        self._introduced = False
-        # A fleet started together should not sweep together.
+        self._is_introduced = False
+        # Workers that are started together should not sweep together.
         start = monotonic()
         self._due = {
             "queues": start + QUEUES,
@@ -94,19 +98,9 @@ class Housekeeper(threading.Thread):
             "summary": start + SUMMARY,
             "alerts": start + ALERTS,
         }
-        self.pump: Pump | None = None
-        self.observer: Observer | None = None
-
-    def queues(self) -> Sequence[str] | None:
-        """
-        Return the queues to claim from in the order asked for; None: all but dead queues.
-
-        Patterns stay patterns: the claim matches them, so a new queue is found at once.
-        """
-        return self._options.queues
 
     def refresh(self) -> None:
-        """Read which queues are served, for the row of this worker and the size of its backlog."""
+        """Read the names of the served queues, for the worker's row and the size of its backlog."""
         queues = Queue.objects.using(self._options.using).order_by("name").named_and_dead()
         if self._options.queues is None:
             self._names = [name for name, is_dead_queue in queues if not is_dead_queue]
@@ -117,7 +111,7 @@ class Housekeeper(threading.Thread):
         self._stopping.set()
 
     def run(self) -> None:
-        pools.leave_pools()
+        connection_pools.leave_pools()
         while not self._stopping.wait(TICK):
             try:
                 self._round()
@@ -125,21 +119,21 @@ class Housekeeper(threading.Thread):
                 if isinstance(error, DatabaseError):
                     connections[self._options.using].close()
                     if is_outage(error):
-                        continue  # the pump reports it; here it only means a late round
-                # Nobody else would beat the heart or notice that the supervisor is gone.
+                        continue  # the pump logs the outage; here it only delays a round
+                # The thread must live: it sends heartbeats and notices that the supervisor is gone.
                 crash(
                     "housekeeping_failed",
                     "worker {worker}: a round of housekeeping failed",
                     error,
                     worker=self._options.name,
                 )
-        self._say_goodbye()
+        self._delete_row()
         connections.close_all()
 
     def _round(self) -> None:
         if self._options.supervisor and os.getppid() != self._options.supervisor:
             self._orphaned()
-        if self.pump is not None and (stuck := self.pump.leases.stuck):
+        if stuck := self._pump.leases.stuck:
             self._drain("a handler does not end", is_urgent=stuck > self._options.concurrency)
         self._breakers.exchange()
         if self._is_due("queues", QUEUES):
@@ -149,11 +143,11 @@ class Housekeeper(threading.Thread):
             self._check_memory()
         if self._is_due("sweep", SWEEP):
             found = sweep(using=self._options.using, by=self._options.name)
-            if self.observer is not None:
-                self.observer.swept(found)
-            self._forget_the_dead()
+            if self._observer is not None:
+                self._observer.swept(found)
+            self._delete_dead_rows()
         if self._is_due("summary", SUMMARY):
-            self._sum_up()
+            self._log_summary()
         if self._is_due("alerts", ALERTS):
             decide_when_due(using=self._options.using)
 
@@ -165,27 +159,27 @@ class Housekeeper(threading.Thread):
         return True
 
     def beat(self) -> None:
-        """Tell the table that this process is alive, unless its pump has stopped turning."""
-        pump = self.pump
-        if pump is None or monotonic() - pump.turned > STALLED:
+        """Write the heartbeat to the worker's row, unless the pump has stopped turning."""
+        pump = self._pump
+        if monotonic() - pump.turned > STALLED:
             return
         using = self._options.using
         now = clock.now(using)
         running = [
             {
-                "id": h.message.id,
-                "name": h.message.name,
-                "queue": h.message.queue,
-                "seconds": round(monotonic() - h.started, 1),
+                "id": item.message.id,
+                "name": item.message.name,
+                "queue": item.message.queue,
+                "seconds": round(monotonic() - item.started, 1),
             }
-            for h in self._holdings.running()[:100]
+            for item in self._in_flight.running()[:100]
         ]
         state = {
             "running": running,
-            "held": len(self._holdings),
+            "held": len(self._in_flight),
             "completed": pump.tally.completed,
             "failed": pump.tally.failed,
-            # Whoever claims no more serves no queue.
+            # A process that drains claims no more, so it serves no queue.
             "queues": [] if self._is_draining else [*self._patterns, *self._names],
             "seen_at": now,
         }
@@ -195,42 +189,43 @@ class Housekeeper(threading.Thread):
             "version": deadletter.__version__,
             "concurrency": self._options.concurrency,
             "started_at": now,
-            # What others put off beyond its limit if this worker knows it: see lifecycle/limits.py.
+            # Other workers defer a message beyond its limit if this one has a handler for it: see
+            # lifecycle/limits.py.
             "handlers": self._handlers.known()[:HANDLERS],
         }
         with bounded(using):
             WorkerProcess.objects.using(using).update_or_create(
                 name=self._name,
-                # The first beat introduces this process: a dead one may have left a row of this
-                # name.
-                defaults=state if self._introduced else {**state, **identity},
+                # The first heartbeat also writes the identity: a dead process may have left a row
+                # of this name.
+                defaults=state if self._is_introduced else {**state, **identity},
                 create_defaults={**state, **identity},
             )
-        self._introduced = True
+        self._is_introduced = True
 
     def _drain(self, why: str, *, is_urgent: bool) -> None:
-        """Ask for a replacement; once this process drains, leave its name to that one."""
+        """Ask for a replacement; once this process drains, leave its name to the replacement."""
         if self._is_draining or not self._replace(why, is_urgent=is_urgent):
             return
         self._is_draining = True
         if self._options.supervisor:
-            self._say_goodbye()
-            self._name, self._introduced = draining_name(self._options.name), False
-        # Last: now the next process may come.
-        self._holdings.ledger.phase = Phase.DRAINING
+            self._delete_row()
+            self._name, self._is_introduced = draining_name(self._options.name), False
+        # Last: now the supervisor may start the replacement.
+        self._in_flight.ledger.phase = Phase.DRAINING
         self.beat()
 
-    def _say_goodbye(self) -> None:
+    def _delete_row(self) -> None:
         try:
             rows = WorkerProcess.objects.using(self._options.using)
-            # Only its own: the process that took its place may have a row of that name by now.
+            # Host and pid as well: the replacement may have a row of that name by now.
             own = rows.filter(name=self._name, host=socket.gethostname(), pid=os.getpid())
             with bounded(self._options.using):
                 own.delete()
         except DatabaseError:
-            pass  # the row will be seen as stale
+            pass  # without heartbeats the row counts as stale
 
-    def _forget_the_dead(self) -> None:
+    def _delete_dead_rows(self) -> None:
         using = self._options.using
         old = clock.now(using) - timedelta(days=1)
         with bounded(using):
@@ -243,10 +238,8 @@ class Housekeeper(threading.Thread):
             why = f"it uses {used:.0f} MiB of memory, more than {limit:.0f}"
             self._drain(why, is_urgent=True)
 
-    def _sum_up(self) -> None:
-        if self.pump is None:
-            return
-        tally = self.pump.tally
+    def _log_summary(self) -> None:
+        tally = self._pump.tally
         before, now = self._counted, (tally.completed, tally.failed, tally.poisoned)
         self._counted = now
         done, failed, poisoned = (new - old for new, old in zip(now, before, strict=True))
@@ -264,7 +257,7 @@ class Housekeeper(threading.Thread):
         )
 
     def _backlog(self) -> str:
-        """Count what is due, but not for ever."""
+        """Return the number of due messages, up to COUNTED."""
         using = self._options.using
         due = Message.objects.using(using).in_state("pending", clock.now(using))
         found = due.filter(queue__name__in=self._names).order_by()[: COUNTED + 1].count()
@@ -272,17 +265,17 @@ class Housekeeper(threading.Thread):
 
 
 def draining_name(name: str) -> str:
-    """Return the name of the row of a process that drains while another one has its place."""
+    """Return the name of the row of a process that drains while its replacement works."""
     mark = " (draining)"
     limit = (WorkerProcess._meta.get_field("name").max_length or 200) - len(mark)
     if len(name) > limit:
-        # The end tells the processes of a worker apart, the beginning the workers.
+        # The beginning tells workers apart, the end the processes of one worker.
         name = f"{name[: limit // 2]}…{name[len(name) + limit // 2 + 1 - limit :]}"
     return name + mark
 
 
 def resident_mib() -> float | None:
-    """Return the memory this process really uses, where the system tells."""
+    """Return the resident memory of this process; None if the system does not tell."""
     try:
         with open("/proc/self/statm") as file:  # noqa: PTH123 - read often, keep it cheap
             pages = int(file.read().split()[1])

@@ -1,4 +1,4 @@
-"""What does this process hold, since when, until when?"""
+"""In-flight messages: the messages under lease in this process, and how far each has got."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from ..lifecycle import Claimed
 from ..status import FailureReason, Status
-from .crash_ledger import Ledger, Stage
+from .crash_ledger import CrashLedger, SlotState
 from .registry import Handler
 
 
-class Holding:
+class InFlightMessage:
     """A message under lease in this process. Times are of the monotonic clock."""
 
     __slots__ = (
@@ -40,32 +40,35 @@ class Holding:
         self.message = message
         self.slot = slot
         seconds = message.lease.total_seconds()
-        #: When the lease ends; counted from before the claim was sent, so never too late.
+        #: End of the lease. Counted from before the claim was sent, so it is never too late.
         self.until = since + seconds
-        #: Seconds of half its lease.
+        #: Half of the lease, in seconds.
         self.half = seconds / 2
         self.handler = handler
-        #: The stages it had passed when it was claimed.
+        #: The stages that the message had reached when it was claimed.
         self.before: Status = message.status
-        #: The stages that its row is known to have.
+        #: The stages that are known to be on its row.
         self.written = int(message.status)
-        #: The rest of its run behind it, in order.
-        self.behind: Sequence[Holding] = ()
-        #: Its run is on the event loop, not in a thread.
+        #: The messages behind it in its run, in order.
+        self.behind: Sequence[InFlightMessage] = ()
+        #: True if its run is on the event loop, not in a thread.
         self.on_loop = False
-        #: 0.0 until its handler is called.
+        #: When its handler was called; 0.0 before.
         self.started = 0.0
-        #: The task of its async handler while that runs, and when it was cancelled by a stop.
+        #: The task of its async handler while that runs.
         self.task: Task[Any] | None = None
+        #: When a stop cancelled the task; 0.0 otherwise.
         self.cancelled = 0.0
-        # Deleting an attribute is atomic: of several threads, one succeeds.
+        # `del` of an attribute is atomic: of several threads, one succeeds.
         self._unstarted = True
         self._undecided = True
 
     def take(self) -> bool:
         """
-        Return True to the first caller only: an executor about to start it, or whoever gives it
-        back unstarted.
+        Return True to the first caller only.
+
+        The callers are the executor that is about to start the message and the pump, which gives
+        it back unstarted.
         """
         try:
             del self._unstarted
@@ -75,9 +78,10 @@ class Holding:
 
     def decide(self) -> bool:
         """
-        Return True to the first caller only: it alone may say what became of the message.
+        Return True to the first caller only: that caller reports the outcome of the message.
 
-        An executor that finishes, the pump that gives up on it, and a shutdown may all want to.
+        The callers are the executor that finishes, the pump that gives up on the executor, and a
+        shutdown.
         """
         try:
             del self._undecided
@@ -103,7 +107,7 @@ class Holding:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a process died under it, and this is its last attempt."""
+        """True if a process died while it ran the message, and this is the last attempt."""
         if self.message.last_failure is not FailureReason.WORKER_LOST:
             return False
         handler = self.handler
@@ -113,83 +117,89 @@ class Holding:
         return limit is not None and self.message.attempt >= limit
 
     def has_taken(self, seconds: float) -> bool:
-        """Whether its attempt may take so long and no longer."""
+        """True if an attempt of this duration has reached the handler's timeout."""
         handler = self.handler
         limit = None if handler is None else handler.seconds
         return limit is not None and seconds >= limit
 
     @property
     def deadline(self) -> float | None:
-        """When its attempt has taken too long."""
+        """When the running attempt reaches its timeout; None if it has none, or does not run."""
         if not self.is_running or self.handler is None or self.handler.seconds is None:
             return None
         return self.started + self.handler.seconds
 
 
-class Holdings:
-    """Everything held, by message id. Only the pump adds and removes."""
+#: Messages that one executor handles in order: a stream's run, or a single message.
+Run = list[InFlightMessage]
 
-    def __init__(self, ledger: Ledger, *, clock: Callable[[], float] = monotonic) -> None:
+
+class InFlight:
+    """All in-flight messages of this process, by id. Only the pump adds and removes."""
+
+    def __init__(self, ledger: CrashLedger, *, clock: Callable[[], float] = monotonic) -> None:
         self.ledger = ledger
         self._clock = clock
-        self._by_id: dict[int, Holding] = {}
-        #: Messages whose handlers have recorded a stage, appended by their threads.
+        self._by_id: dict[int, InFlightMessage] = {}
+        #: Messages whose handlers have recorded a stage, appended by the handlers' threads.
         self.recorded: deque[Claimed] = deque()
         self._record = self.recorded.append
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __iter__(self) -> Iterator[Holding]:
+    def __iter__(self) -> Iterator[InFlightMessage]:
         return iter(list(self._by_id.values()))
 
-    def get(self, id: int) -> Holding | None:
+    def get(self, id: int) -> InFlightMessage | None:
         return self._by_id.get(id)
 
-    def holds_any(self, messages: Iterable[Claimed]) -> bool:
+    def has_any(self, messages: Iterable[Claimed]) -> bool:
+        """True if one of these messages is in flight already."""
         return not self._by_id.keys().isdisjoint([message.id for message in messages])
 
-    def add(self, message: Claimed, *, since: float, handler: Handler | None) -> Holding:
+    def add(self, message: Claimed, *, since: float, handler: Handler | None) -> InFlightMessage:
         """
-        Hold a message. If it is held already, that lease was lost and this one takes its place.
+        Add a claimed message.
 
-        The old holding keeps its slot until it is dismissed: its handler may still be running.
+        If the message is in flight already, that lease was lost and this one replaces it. The old
+        entry keeps its slot in the ledger until it is dismissed: its handler may still run.
         """
         slot = self.ledger.hold(message.id, message.token)
-        holding = Holding(message, slot, since, handler)
+        item = InFlightMessage(message, slot, since, handler)
         message.recorder = self._record
-        self._by_id[message.id] = holding
-        return holding
+        self._by_id[message.id] = item
+        return item
 
     def remove(self, *ids: int) -> None:
         pop = self._by_id.pop
-        gone = [holding for id in ids if (holding := pop(id, None)) is not None]
-        self.ledger.drop(*[holding.slot for holding in gone])
+        gone = [item for id in ids if (item := pop(id, None)) is not None]
+        self.ledger.drop(*[item.slot for item in gone])
 
-    def dismiss(self, holding: Holding) -> bool:
-        """Say whether a newer holding of the message took its place; if so, forget it."""
-        if self._by_id.get(holding.message.id) is holding:
+    def dismiss(self, item: InFlightMessage) -> bool:
+        """Return True if a newer lease of the message replaced this one, and free its slot."""
+        if self._by_id.get(item.message.id) is item:
             return False
-        self.ledger.drop(holding.slot)
+        self.ledger.drop(item.slot)
         return True
 
-    def start(self, holding: Holding) -> None:
-        self.ledger.mark(holding.slot, Stage.RUNNING)
-        holding.started = self._clock()
+    def start(self, item: InFlightMessage) -> None:
+        self.ledger.mark(item.slot, SlotState.RUNNING)
+        item.started = self._clock()
 
-    def finish(self, holding: Holding, *, failed: bool) -> None:
-        self.ledger.mark(holding.slot, Stage.FAILED if failed else Stage.DONE)
+    def finish(self, item: InFlightMessage, *, failed: bool) -> None:
+        self.ledger.mark(item.slot, SlotState.FAILED if failed else SlotState.DONE)
 
-    def finish_stage(self, holding: Holding, flags: int) -> None:
-        self.ledger.mark_staged(holding.slot, flags)
+    def finish_stage(self, item: InFlightMessage, flags: int) -> None:
+        self.ledger.mark_staged(item.slot, flags)
 
-    def give_back(self, holding: Holding) -> None:
-        """Its handler was ended by us: should this process die now, nothing is charged."""
-        self.ledger.mark(holding.slot, Stage.WAITING)
+    def give_back(self, item: InFlightMessage) -> None:
+        """Mark a message whose handler this worker cancelled: a crash now charges no attempt."""
+        self.ledger.mark(item.slot, SlotState.WAITING)
 
-    def running(self) -> list[Holding]:
-        """Return what runs now, the longest first."""
-        return sorted((h for h in self if h.is_running), key=lambda h: h.started)
+    def running(self) -> list[InFlightMessage]:
+        """Return the messages whose handlers run, the longest-running first."""
+        return sorted((item for item in self if item.is_running), key=lambda item: item.started)
 
-    def waiting(self) -> list[Holding]:
-        return [h for h in self if h.is_waiting]
+    def waiting(self) -> list[InFlightMessage]:
+        return [item for item in self if item.is_waiting]

@@ -1,4 +1,4 @@
-"""How many messages to ask for, and where does each of them go that came?"""
+"""Intake: how many messages to claim, where the claim begins, and which messages may start."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from collections.abc import Sequence
 from time import monotonic
 
 from ..alerts.notice import NAME as NOTICE
-from ..lifecycle import WorkBatch
-from ..lifecycle.internal_queue import QUEUE as OWN_QUEUE
+from ..lifecycle import ClaimRequest, Floor, Levels, WorkBatch
+from ..lifecycle.internal_queue import QUEUE as INTERNAL_QUEUE
 from .breaker import Breakers
 from .executors import Executors
-from .in_flight import Holding, Holdings
+from .in_flight import InFlight, InFlightMessage, Run
 from .options import Options
 from .registry import Registry
-from .reports import Reporting
-from .thread_pool import Run
+from .reports import Reporter
 
-#: Seconds of work to have at hand, so that executors do not wait for a round trip.
+#: Seconds of work to have in flight beyond what runs, so that executors need not wait for a claim.
 AHEAD = 0.05
-#: Seconds a message waits that may kill its process, while another such one is tried.
+#: Seconds that a message which may kill its process waits while another such message is tried.
 SUSPECT_WAIT = 0.5
-#: Notices on their way at a time: whoever receives them slowly must not hold up the work.
+#: Alert notices that are delivered at a time: slow receivers must not hold up other messages.
 DELIVERIES = 2
+#: Seconds after which a busy worker looks at all due messages again, not only from its floors on.
+WHOLE_LOOK = 1.0
+#: A worker that finds too little looks for other levels after this many times as long as the last
+#: look for levels took. A few levels take a fraction of a millisecond; a thousand take several.
+REST = 10.0
 
 
 class Intake:
@@ -33,110 +37,155 @@ class Intake:
         *,
         options: Options,
         handlers: Registry,
-        holdings: Holdings,
+        in_flight: InFlight,
         executors: Executors,
         breakers: Breakers,
-        reporting: Reporting,
+        reporter: Reporter,
     ) -> None:
         self._options = options
         self._handlers = handlers
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._executors = executors
         self._breakers = breakers
-        self._reporting = reporting
-        #: The one run held that may kill this process.
+        self._reporter = reporter
+        #: How many notifications have come, and how many had come before the levels were read.
+        self.heard = 0
+        self._heard_before = 0
+        #: Where the next claim begins, by queue.
+        self._floors: dict[str, Floor] = {}
+        #: The levels with messages that the last claim without floors found.
+        self._levels: Levels | None = None
+        #: Candidates per message in the last claim that filled its batch.
+        self._candidates = 1.0
+        #: The run in flight that may kill this process; at most one.
         self._suspect: Run | None = None
         self._is_tried = False
-        #: Notices on their way to their channels.
-        self._deliveries: list[Holding] = []
+        #: Alert notices that are being delivered.
+        self._deliveries: list[InFlightMessage] = []
         self._rate = 0.0
         self._measured = monotonic()
 
     @property
     def wanted(self) -> int:
-        """How many messages to hold: what can run at once, and enough for a moment beyond it."""
+        """The number of messages to have in flight: what can run at once, and AHEAD beyond it."""
         ahead = math.ceil(self._rate * AHEAD)
         return min(self._executors.concurrency + ahead, 2 * self._options.batch)
 
-    def room(self, now: float, *, unentered: int) -> int:
-        """
-        Say how many messages to ask for: enough for a moment, none that would only wait.
-
-        `unentered` is by how many an exchange that is not in the books yet changes what is held.
-        """
+    def room(self, now: float, *, unreported: int) -> int:
+        """Return the number of messages to claim, if so many are in flight and not reported."""
         elapsed = now - self._measured
         if elapsed > 0.001:
             # Up at once, down slowly: a burst must not starve, a pause must not hoard.
-            finished = self._reporting.finished
+            finished = self._reporter.finished
             self._rate = max(finished / elapsed, self._rate * math.exp(-elapsed))
-            self._measured, self._reporting.finished = now, 0
-        # What waits for somebody else's transaction is done as far as this worker is concerned.
-        reported = len(self._reporting.reports) + len(self._reporting.backlog)
-        unreported = len(self._holdings) + unentered - reported
+            self._measured, self._reporter.finished = now, 0
         return min(self.wanted - unreported, self._options.batch)
 
-    def open_queues(self, queues: Sequence[str] | None) -> Sequence[str] | None:
-        """Leave deadletter's own queue out for as long as no further notice could be delivered."""
+    def request(self, room: int, token: str) -> ClaimRequest:
+        """Return the claim of `room` messages under a token."""
+        now = monotonic()
+        levels = self._levels
+        if levels is not None and now - levels.read > WHOLE_LOOK:
+            levels, self._floors = None, {}
+        return ClaimRequest(
+            self._open_queues(),
+            room,
+            self._options.lease,
+            token=token,
+            floors=dict(self._floors),
+            candidates=self._candidates,
+            levels=levels,
+            policies=self._handlers.policies(),
+            knows=self._handlers.knows,
+            rediscover=levels is None or self._may_rediscover(levels, now),
+            shuffle=self._options.queues is None,
+        )
+
+    def claimed(self, batch: WorkBatch, *, room: int, heard: int) -> None:
+        """
+        Remember where the next claim begins. `heard`: the notifications before this claim.
+
+        While a queue has more messages than fit, the next claim need not begin at its beginning.
+        Not after a claim from several queues: it is not known which queue the floor belongs to.
+        """
+        if batch.levels is not None:
+            self._levels, self._heard_before = batch.levels, heard
+        if len(batch.messages) < room:
+            self._floors = {}
+        elif batch.floor and len({message.queue for message in batch.messages}) == 1:
+            self._floors[batch.messages[0].queue] = batch.floor
+        self._candidates = batch.candidates if len(batch.messages) >= room else 1.0
+
+    def take_in(self, batch: WorkBatch, *, asked: float) -> None:
+        """Add the claimed messages to those in flight, and start those that may start."""
+        add, find = self._in_flight.add, self._handlers.find
+        runs = [
+            [add(message, since=asked, handler=find(message)) for message in messages]
+            for messages in batch.runs()
+        ]
+        # Almost always nothing is held back: do not ask for each of 500 runs.
+        is_plain = self._breakers.are_closed and not any(
+            item.is_suspect or item.message.name == NOTICE for run in runs for item in run
+        )
+        ready = runs if is_plain else [run for run in runs if self._may_start(run)]
+        # Wake the pump when half of what is in flight is done: the other half lasts until it is
+        # back.
+        self._executors.outcomes.enough = max(1, len(self._in_flight) // 2)
+        if ready:
+            self._executors.put(ready)
+
+    def try_suspect(self) -> None:
+        """
+        Start the suspect once all other suspects are known to be given back.
+
+        Messages that run beside one that kills its process are charged as well. On their last
+        attempt they must not run there: a suspect runs without other suspects, so that only the
+        culprit uses up its attempts.
+        """
+        run = self._suspect
+        if run is None or self._reporter.pending.releases:
+            return
+        if all(self._in_flight.get(item.message.id) is not item for item in run):
+            self._suspect, self._is_tried = None, False
+        elif not self._is_tried:
+            self._is_tried = True
+            self._executors.put([run])
+
+    def _may_rediscover(self, levels: Levels, now: float) -> bool:
+        """True if a claim whose levels do not fill the batch looks for other levels, too."""
+        is_notified = self.heard != self._heard_before
+        is_rested = now - levels.read >= REST * levels.seconds
+        return is_notified or is_rested or self._options.drain
+
+    def _open_queues(self) -> Sequence[str] | None:
+        """Return the queues to claim from, without the internal one while deliveries are full."""
+        queues = self._options.queues
         if queues is None or self._may_deliver:
             return queues
-        return [name for name in queues if name != OWN_QUEUE]
+        return [name for name in queues if name != INTERNAL_QUEUE]
 
     @property
     def _may_deliver(self) -> bool:
         if not self._deliveries:
             return True
-        self._deliveries = [held for held in self._deliveries if not held.is_decided]
-        # One thread at least is for the work, where there are several.
+        self._deliveries = [item for item in self._deliveries if not item.is_decided]
+        # If there are several threads, one is left to other messages.
         return len(self._deliveries) < min(DELIVERIES, max(1, self._options.concurrency - 1))
 
-    def take_in(self, batch: WorkBatch, *, asked: float) -> None:
-        """Hold what was claimed, and hand over what may start."""
-        add, find = self._holdings.add, self._handlers.find
-        runs = [
-            [add(message, since=asked, handler=find(message)) for message in messages]
-            for messages in batch.runs()
-        ]
-        # Almost always nothing is held back, and 500 runs need not be asked about.
-        is_plain = self._breakers.are_closed and not any(
-            holding.is_suspect or holding.message.name == NOTICE for run in runs for holding in run
-        )
-        ready = runs if is_plain else [run for run in runs if self._may_start(run)]
-        # The pump is told when half of what is held is done: the other half lasts until it is back.
-        self._executors.enough = max(1, len(self._holdings) // 2)
-        if ready:
-            self._executors.put(ready)
-
     def _may_start(self, run: Run) -> bool:
-        wait = self._breakers.hold(*[holding.handler for holding in run])
+        wait = self._breakers.hold(*[item.handler for item in run])
         if wait is not None:
-            self._reporting.put_back(run, wait)
+            self._reporter.release(run, after=wait)
             return False
         if run[0].message.name == NOTICE:
             if not self._may_deliver:
-                self._reporting.put_back(run, 0)
+                self._reporter.release(run, after=0)
                 return False
             self._deliveries.append(run[0])
-        suspects = [holding for holding in run if holding.is_suspect]
-        if not suspects:
+        if not any(item.is_suspect for item in run):
             return True
         if self._suspect is None:
             self._suspect = run
         else:
-            self._reporting.put_back(run, SUSPECT_WAIT)
+            self._reporter.release(run, after=SUSPECT_WAIT)
         return False
-
-    def try_suspect(self) -> None:
-        """
-        Run one suspect at a time, when the others are known to be given back.
-
-        What runs beside a message that kills its process is charged as well. On its last attempt it
-        must not be there: a suspect is held alone, so only the culprit uses up its attempts.
-        """
-        run = self._suspect
-        if run is None or self._reporting.reports.releases:
-            return
-        if all(self._holdings.get(h.message.id) is not h for h in run):
-            self._suspect, self._is_tried = None, False
-        elif not self._is_tried:
-            self._is_tried = True
-            self._executors.put([run])

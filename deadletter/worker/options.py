@@ -1,4 +1,4 @@
-"""How one worker process is asked to behave."""
+"""The options of one worker process."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from django.db import DEFAULT_DB_ALIAS
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags of `run_worker`, as values. Durations are seconds."""
+    """The flags of `run_worker` as values. Durations are seconds."""
 
     name: str
-    #: Names or glob patterns in order of preference; None: all queues but dead ones.
+    #: Names or glob patterns in order of preference; None: all queues except dead queues. Patterns
+    #: are matched by each claim, so a new queue is found at once.
     queues: Sequence[str] | None = None
     using: str = DEFAULT_DB_ALIAS
     concurrency: int = 8
-    #: Messages per claim at most.
+    #: Maximum of messages per claim.
     batch: int = 500
     lease: float | None = None
-    #: The longest pause between two looks for work.
+    #: The longest pause between two claims.
     poll: float = 1.0
-    #: How long running handlers may take to finish after a stop.
+    #: Time for running handlers to finish after a stop.
     grace: float = 30.0
-    #: How long a process that is to be replaced waits for its handlers; None: for each as long as
-    #: its own time limit, and an hour where it has none.
+    #: Time for which a process that is to be replaced waits for its handlers; None: for each its
+    #: own timeout, or an hour if it has none.
     drain_limit: float | None = None
     drain: bool = False
     max_messages: int | None = None
     #: MiB of resident memory.
     max_memory: float | None = None
-    #: Process id of the supervisor: gone, the worker stops as well. 0: none.
+    #: Process id of the supervisor, or 0. When the supervisor is gone, the worker stops.
     supervisor: int = 0

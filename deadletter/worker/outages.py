@@ -1,36 +1,35 @@
-"""Tell a database that is away, which passes, from one that refuses, which does not."""
+"""Database errors: outages, which pass by themselves, and refusals, which do not."""
 
 from __future__ import annotations
 
 from django.apps import apps
 from django.db import DataError, IntegrityError, ProgrammingError, connections
 
-#: Classes of SQLSTATE that pass by themselves: connections, transactions that were undone,
-#: resources, operators (shutdowns, timeouts, cancelled statements), the system, the server itself.
+#: Classes of SQLSTATE that pass by themselves: connections, transaction rollbacks, resources,
+#: operator intervention (shutdowns, timeouts, cancelled statements), system and internal errors.
 _PASSING_CLASSES = frozenset(("08", "40", "53", "57", "58", "XX"))
-#: And single ones: read-only (a standby, or one that was just promoted), a session that was ended
-#: in the middle of a transaction, locks that were not to be had, statements that were prepared in
-#: another session.
+#: Single codes that pass: read-only (a standby, or one that was just promoted), sessions that were
+#: ended inside a transaction, locks not available, statements prepared in another session.
 _PASSING = frozenset(("25006", "25P02", "25P03", "25P04", "55P03", "55006", "26000", "42P05"))
-#: Tables, columns, schemas or functions that are not there.
+#: Missing tables, columns, schemas or functions.
 _MISSING = frozenset(("42P01", "42703", "3F000", "42883"))
 _DENIED = "42501"
 
-#: How SQLite, which has no codes for them, says that tables or columns are not there.
+#: Error texts of SQLite for missing tables or columns; it has no codes for them.
 _MISSING_TEXTS = ("no such table", "no such column", "has no column named")
 _CLOSED_TEXT = "closed database"
 
 
-class Unusable(Exception):
-    """The database answers, and the worker can never work with it as it is."""
+class DatabaseUnusable(Exception):
+    """The database answers, but the worker cannot use it as it is."""
 
 
 def is_outage(error: BaseException) -> bool:
     """
-    Return whether a database error may pass by itself.
+    Return True if a database error may pass by itself.
 
-    What has no code is a connection that was lost or could not be made, unless its class says that
-    the statement or its data were wrong.
+    An error without a code is a connection that was lost or could not be made, unless its class
+    says that the statement or its data were wrong.
     """
     state = _state(error)
     if state is not None:
@@ -44,7 +43,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def advice(error: BaseException, *, using: str) -> str:
-    """Say what to do about an error that is no outage, or nothing where that is not known."""
+    """Return what to do about an error that is no outage; empty if that is not known."""
     if _state(error) in _MISSING or any(words in str(error) for words in _MISSING_TEXTS):
         return (
             f"tables or columns of deadletter are missing in database {using!r}: "
@@ -60,7 +59,7 @@ def advice(error: BaseException, *, using: str) -> str:
 
 
 def check_tables(using: str) -> None:
-    """Ask for every column of every table; raises what the database says of a missing one."""
+    """Select every column of every table. Raises: the database's error if one is missing."""
     connection = connections[using]
     quote = connection.ops.quote_name
     with connection.cursor() as cursor:
@@ -73,7 +72,7 @@ def check_tables(using: str) -> None:
 
 
 def _state(error: BaseException) -> str | None:
-    """Return the SQLSTATE that the driver gave; Django's own errors carry it as their cause."""
+    """Return the driver's SQLSTATE. Django's errors have the driver's error as their cause."""
     for one in (error, error.__cause__):
         state = getattr(one, "sqlstate", None)
         if state is not None:

@@ -1,4 +1,4 @@
-"""One worker process: a pump, executors, a listener and a housekeeper, put together."""
+"""One worker process: a pump, executors, a listener and a housekeeper, connected here."""
 
 from __future__ import annotations
 
@@ -16,31 +16,36 @@ from django.db import connections
 from .. import tracing
 from ..forks import CAN_FORK
 from ..logs import event, flush
-from . import pools
+from . import connection_pools
 from .breaker import Breakers
-from .crash_ledger import Ledger, Phase
+from .busy_reports import BusyReports
+from .crash_ledger import CrashLedger, Phase
+from .exchange import Exchange
 from .executors import Executors
 from .housekeeper import Housekeeper
-from .in_flight import Holdings
+from .in_flight import InFlight
+from .intake import Intake
+from .leases import Leases
 from .listener import Listener
 from .observer import Observer
 from .options import Options
 from .outages import check_tables
 from .pump import Pump
 from .registry import Registry, registry
+from .reports import Reporter, Tally
 from .shutdown import Shutdown
 
 #: Seconds after which a signal is noticed at the latest.
 SIGNALS = 0.5
-#: Characters of the handlers' names in the line that says that a worker has started.
+#: Characters of handler names in the log line `worker_started`.
 LISTED = 300
-#: Seconds that Sentry has at the end to send its events.
+#: Seconds that Sentry has at exit to send its events.
 SENTRY = 2.0
 #: Exit code that asks a supervisor for a fresh process at once (EX_TEMPFAIL).
 RECYCLE = 75
 
 
-class WorkerProcess:
+class Worker:
     """Runs in the main thread until it is told to stop, or has nothing left to drain."""
 
     def __init__(
@@ -48,47 +53,48 @@ class WorkerProcess:
         options: Options,
         *,
         handlers: Registry = registry,
-        ledger: Ledger | None = None,
+        ledger: CrashLedger | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.options = options
-        self.woken = threading.Event()
+        #: Why this process is to be replaced; empty if it is not.
         self.recycling = ""
+        self._handlers = handlers
         self._is_orphan = False
         self._crash: BaseException | None = None
-        self._holdings = Holdings(ledger or Ledger())
+        self._listener: Listener | None = None
+        woken = threading.Event()
+        self._in_flight = InFlight(ledger or CrashLedger())
         self._breakers = Breakers(worker=options.name, using=options.using, handlers=handlers)
-        self._handlers = handlers
         self._executors = Executors(
             concurrency=options.concurrency,
-            holdings=self._holdings,
+            in_flight=self._in_flight,
             handlers=handlers,
             using=options.using,
-            woken=self.woken,
+            woken=woken,
+        )
+        self.pump = connect_pump(
+            options=options,
+            handlers=handlers,
+            in_flight=self._in_flight,
+            executors=self._executors,
+            breakers=self._breakers,
+            observer=observer,
+            woken=woken,
         )
         self._housekeeper = Housekeeper(
             options=options,
-            holdings=self._holdings,
+            handlers=handlers,
+            in_flight=self._in_flight,
             breakers=self._breakers,
+            pump=self.pump,
+            observer=observer,
             replace=self.replace,
             orphaned=self.orphaned,
-            handlers=handlers,
         )
-        self.pump = Pump(
-            options=options,
-            handlers=handlers,
-            holdings=self._holdings,
-            executors=self._executors,
-            breakers=self._breakers,
-            queues=self._housekeeper.queues,
-            woken=self.woken,
-        )
-        self._housekeeper.pump = self.pump
-        self.pump.observer = self._housekeeper.observer = observer
-        self._listener: Listener | None = None
 
     def run(self, shutdown: Shutdown | None = None) -> int:
-        """Work; return the exit code."""
+        """Work until the end; return the exit code."""
         if shutdown is not None:
             shutdown.connect(self.stop)
         event(
@@ -103,13 +109,13 @@ class WorkerProcess:
             handlers=_listed(self._handlers.all_names()),
         )
         self.pump.prepare = self._prepare
-        # Not in the main thread: a signal handler that sets an event its own thread is just about
-        # to wait for would wait for itself.
+        # Not in the main thread: a signal handler runs there. If it sets an event that its own
+        # thread is about to wait for, it waits for itself.
         pump = threading.Thread(target=self._pump, name="deadletter-pump", daemon=True)
         pump.start()
         while pump.is_alive():
-            # Not without end: a signal that comes just before the wait, or to another thread, wakes
-            # nobody, and its handler runs only when this thread does.
+            # With a limit: a signal that comes just before the wait, or to another thread, does not
+            # end the wait, and its handler runs only when this thread does.
             pump.join(SIGNALS)
         self._end()
         if self._crash is not None:
@@ -118,7 +124,7 @@ class WorkerProcess:
 
     def _pump(self) -> None:
         try:
-            pools.leave_pools()
+            connection_pools.leave_pools()
             self.pump.run()
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self._crash = error
@@ -126,7 +132,7 @@ class WorkerProcess:
             connections.close_all()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Finish what runs within the grace; at once: give everything back now."""
+        """Let handlers finish within the grace; `at_once`: release everything now."""
         event(
             logging.INFO,
             "worker_stopping",
@@ -138,12 +144,12 @@ class WorkerProcess:
 
     def replace(self, why: str, *, is_urgent: bool) -> bool:
         """
-        Claim no more, let the handlers finish and go; a fresh process takes over. Say whether so.
+        Let the handlers finish and end, so that a fresh process takes over. Return True if so.
 
-        Under a supervisor at most one process of a place does that at a time. Another one goes on
-        with its work until it may, unless it is urgent: then it drains before its place is filled.
+        Under a supervisor, at most one process of a place drains at a time. Another one works on
+        until it may drain, unless it is urgent: then it drains before its place is filled.
         """
-        ledger = self._holdings.ledger
+        ledger = self._in_flight.ledger
         if self.recycling:
             return True
         if self.options.supervisor and not (is_urgent or ledger.may_drain):
@@ -161,7 +167,7 @@ class WorkerProcess:
         return True
 
     def orphaned(self) -> None:
-        """Its supervisor is gone: stop as if it had said so."""
+        """Stop because the supervisor is gone."""
         if not self._is_orphan:
             self._is_orphan = True
             self.recycling = self.recycling or "its supervisor is gone"
@@ -175,9 +181,9 @@ class WorkerProcess:
             self.pump.stop(grace=self.options.grace)
 
     def _prepare(self) -> None:
-        """What needs the database before the first claim; repeated while it is away."""
+        """Do what needs the database before the first claim; repeated while it is away."""
         if not self._housekeeper.is_alive():
-            # First: it notices when the supervisor is gone, also while the database is away.
+            # First: it notices that the supervisor is gone, even while the database is away.
             self._housekeeper.start()
         check_tables(self.options.using)
         self._housekeeper.refresh()
@@ -186,7 +192,7 @@ class WorkerProcess:
         if connections[self.options.using].vendor == "postgresql" and self._listener is None:
             self._listener = Listener(self.options.using, self.pump.hear, worker=self.options.name)
             self._listener.start()
-        self._holdings.ledger.begin()
+        self._in_flight.ledger.begin()
 
     def _end(self) -> None:
         self._executors.stop()
@@ -222,8 +228,64 @@ class WorkerProcess:
         return limit is not None and self.pump.tally.executed >= limit
 
 
+def connect_pump(
+    *,
+    options: Options,
+    handlers: Registry,
+    in_flight: InFlight,
+    executors: Executors,
+    breakers: Breakers,
+    observer: Observer | None,
+    woken: threading.Event,
+) -> Pump:
+    """Return a pump with its parts. Each part knows only those that are made before it."""
+    tally = Tally()
+    busy = BusyReports(in_flight=in_flight, tally=tally, using=options.using)
+    leases = Leases(
+        options=options, in_flight=in_flight, executors=executors, busy=busy, tally=tally
+    )
+    reporter = Reporter(
+        using=options.using,
+        in_flight=in_flight,
+        outcomes=executors.outcomes,
+        breakers=breakers,
+        tally=tally,
+        observer=observer,
+    )
+    intake = Intake(
+        options=options,
+        handlers=handlers,
+        in_flight=in_flight,
+        executors=executors,
+        breakers=breakers,
+        reporter=reporter,
+    )
+    exchange = Exchange(
+        options=options,
+        in_flight=in_flight,
+        busy=busy,
+        leases=leases,
+        reporter=reporter,
+        intake=intake,
+        tally=tally,
+        observer=observer,
+    )
+    return Pump(
+        options=options,
+        in_flight=in_flight,
+        executors=executors,
+        busy=busy,
+        leases=leases,
+        reporter=reporter,
+        intake=intake,
+        exchange=exchange,
+        tally=tally,
+        woken=woken,
+    )
+
+
 def _listed(names: Sequence[str]) -> str:
-    """Return names for one line: as many as fit, and how many there are beside them."""
+    """Return as many names as fit into one line, and the number of the others."""
     shown: list[str] = []
     for name in names:
         if shown and len(", ".join([*shown, name])) > LISTED:
@@ -233,7 +295,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _flush_sentry() -> None:
-    """Let Sentry send what it has: processes under a supervisor end without exit handlers."""
+    """Let Sentry send its events: processes under a supervisor end without exit handlers."""
     sentry: Any = sys.modules.get("sentry_sdk")
     if sentry is not None:
         with suppress(Exception):
@@ -241,11 +303,11 @@ def _flush_sentry() -> None:
 
 
 def leave(code: int, *, at_once: bool) -> None:
-    """Exit; at once where threads are stuck in handlers that the interpreter would wait for."""
+    """Exit; `at_once` if threads are stuck in handlers, which the interpreter would wait for."""
     if at_once:
         flush()
         os._exit(code)
-    pools.close_all()
+    connection_pools.close_all()
     sys.exit(code)
 
 
@@ -253,14 +315,14 @@ def start_again(shutdown: Shutdown) -> None:
     """
     Replace this process by a fresh one with the same command line, unless it is to stop.
 
-    Windows cannot: its exec starts a process that nobody waits for. There this process ends with
-    the code RECYCLE, and what started it starts it again.
+    Not on Windows, where exec starts a process that the service manager does not know. There this
+    process ends with the code RECYCLE, and the service manager starts it again.
     """
     if not CAN_FORK:
         if not shutdown.count:
             leave(RECYCLE, at_once=True)
         return
-    # Blocked signals stay pending across exec: one that comes too late for us is for the next.
+    # Blocked signals stay pending across exec: the next process receives those that come now.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     if shutdown.count:
         return

@@ -1,4 +1,4 @@
-"""How a worker process died, in words and as a row for the page of workers."""
+"""The death of a worker process, as text and as a row for the admin."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from .. import clock
 from ..lifecycle.transaction import bounded
 from ..models import Message, WorkerDeath
-from .crash_ledger import Entry, Stage
+from .crash_ledger import LedgerEntry, SlotState
 
-#: What a row says of what the process held.
+#: Messages that a row lists.
 LISTED = 50
-#: Other messages that the error of one names.
+#: Other messages that the error text of one names.
 NAMED = 5
 
 
 @dataclass(frozen=True)
-class Death:
-    """A process that ended without being told to, as its supervisor saw it."""
+class ProcessDeath:
+    """A process that ended unexpectedly, as its supervisor saw it."""
 
     worker: str
     pid: int
-    #: As `os.waitstatus_to_exitcode` says: negative for a signal.
+    #: As returned by `os.waitstatus_to_exitcode`: negative for a signal.
     code: int
-    #: The most memory it had, in bytes.
+    #: Peak of resident memory, in bytes.
     peak: int
-    held: tuple[Entry, ...] = ()
+    held: tuple[LedgerEntry, ...] = ()
     is_replaced: bool = True
 
     @property
@@ -42,9 +42,9 @@ class Death:
         return f"signal {name}"
 
     def facts(self, id: int) -> str:
-        """Say what is known of the death to the reader of one message that died with it."""
+        """Return what is known of the death, for the error text of one message that ran in it."""
         others = [entry for entry in self.held if entry.id != id]
-        ran = [entry.id for entry in others if entry.stage is Stage.RUNNING]
+        ran = [entry.id for entry in others if entry.state is SlotState.RUNNING]
         texts = [f"process {self.pid}, peak memory {self.peak / 2**20:.0f} MiB"]
         if ran:
             named = ", ".join(f"#{other}" for other in ran[:NAMED])
@@ -55,7 +55,7 @@ class Death:
         return "; ".join(texts)
 
     def store(self, *, using: str) -> None:
-        """Write it down. Raises: DatabaseError."""
+        """Store it as a row. Raises: DatabaseError."""
         with bounded(using):
             WorkerDeath.objects.using(using).create(
                 name=self.worker,
@@ -65,13 +65,15 @@ class Death:
                 signal=-self.code if self.code < 0 else None,
                 exit_code=self.code if self.code >= 0 else None,
                 peak_memory=self.peak,
-                held=self._held(using),
+                held=self._held_messages(using),
                 successor=self.worker if self.is_replaced else "",
             )
 
-    def _held(self, using: str) -> list[dict[str, Any]]:
-        """Name what it held, what it ran first."""
-        ordered = sorted(self.held, key=lambda entry: (entry.stage is not Stage.RUNNING, entry.id))
+    def _held_messages(self, using: str) -> list[dict[str, Any]]:
+        """Return the messages that it held, running ones first."""
+        ordered = sorted(
+            self.held, key=lambda entry: (entry.state is not SlotState.RUNNING, entry.id)
+        )
         ids = [entry.id for entry in ordered[:LISTED]]
         rows = Message.objects.using(using).filter(pk__in=ids)
         names = {
@@ -82,7 +84,7 @@ class Death:
                 "id": entry.id,
                 "name": names.get(entry.id, ("", ""))[0],
                 "queue": names.get(entry.id, ("", ""))[1],
-                "running": entry.stage is Stage.RUNNING,
+                "running": entry.state is SlotState.RUNNING,
             }
             for entry in ordered[:LISTED]
         ]

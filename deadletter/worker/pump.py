@@ -1,15 +1,17 @@
 """
-The one thread that owns the database traffic: report outcomes and claim more, in one transaction.
+The pump: the thread that owns the database traffic of a worker.
 
-At once when idle, grouped when busy; and it stays alive when the database does not.
+Each turn reports outcomes and claims messages in one transaction, at once when idle and grouped
+when busy. The pump stays alive while the database is away.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic, sleep
 
 from django.db import connections
@@ -17,26 +19,29 @@ from django.db.utils import Error as DatabaseError
 
 from ..lifecycle import WorkBatch
 from ..logs import event
-from .breaker import Breakers
-from .busy_reports import Backlog
-from .exchange import Answered, Exchange
+from .busy_reports import BusyReports
+from .exchange import CommittedExchange, Exchange
 from .executors import Executors
-from .in_flight import Holding, Holdings
+from .in_flight import InFlight, InFlightMessage
 from .intake import Intake
 from .leases import CANCELLATION, INTERVAL, Leases
-from .observer import Observer
 from .options import Options
-from .outages import Unusable, advice, is_outage
-from .registry import Registry
-from .reports import Reporting
-from .rhythm import FLUSH, Rhythm
-from .tally import Tally
+from .outages import DatabaseUnusable, advice, is_outage
+from .reports import Reporter, Tally
 
-#: Seconds a stopping worker waits for a database that is away before it leaves its leases to time.
+#: Seconds that an outcome may wait for others, to be reported in the same transaction.
+FLUSH = 0.005
+#: Seconds of the first pause after a claim that found nothing; doubled up to `poll`.
+SHORTEST_PAUSE = 0.002
+#: Seconds after the last message during which pauses stay short: see lifecycle.notify.
+ALERT = 0.02
+#: Seconds of the longest pause between two tries to reach the database.
+LONGEST_RETRY = 5.0
+#: Seconds that a stopping worker waits for a database that is away. Then its leases run out.
 LAST_TRY = 5.0
-#: Seconds that a process which is to be replaced waits for handlers without a time limit.
+#: Seconds that a process which is to be replaced waits for handlers without a timeout.
 UNTIMED = 3600.0
-#: Outcomes that wait when an exchange comes back, and make the next one leave at once.
+#: If so many outcomes wait when an exchange returns, the next one leaves at once.
 PRESSING = 100
 
 
@@ -47,83 +52,48 @@ class Pump:
         self,
         *,
         options: Options,
-        handlers: Registry,
-        holdings: Holdings,
+        in_flight: InFlight,
         executors: Executors,
-        breakers: Breakers,
-        queues: Callable[[], Sequence[str] | None],
+        busy: BusyReports,
+        leases: Leases,
+        reporter: Reporter,
+        intake: Intake,
+        exchange: Exchange,
+        tally: Tally,
         woken: threading.Event,
     ) -> None:
         self.options = options
-        self.tally = Tally()
+        self.leases = leases
+        self.tally = tally
+        #: When the last turn ended without an error.
         self.turned = monotonic()
-        self._backlog = Backlog(holdings=holdings, using=options.using)
-        self.leases = Leases(
-            options=options,
-            holdings=holdings,
-            executors=executors,
-            backlog=self._backlog,
-            tally=self.tally,
-        )
-        self._reporting = Reporting(
-            using=options.using,
-            holdings=holdings,
-            executors=executors,
-            breakers=breakers,
-            leases=self.leases,
-            backlog=self._backlog,
-            tally=self.tally,
-        )
-        self._intake = Intake(
-            options=options,
-            handlers=handlers,
-            holdings=holdings,
-            executors=executors,
-            breakers=breakers,
-            reporting=self._reporting,
-        )
-        self._exchange = Exchange(
-            options=options,
-            handlers=handlers,
-            holdings=holdings,
-            leases=self.leases,
-            reporting=self._reporting,
-            intake=self._intake,
-            tally=self.tally,
-            queues=queues,
-        )
-        self._rhythm = Rhythm(poll=options.poll)
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._executors = executors
+        self._busy = busy
+        self._reporter = reporter
+        self._intake = intake
+        self._exchange = exchange
+        self._schedule = ClaimSchedule(poll=options.poll)
         self._woken = woken
         self._stopped = threading.Event()
         self._stop_at = math.inf
-        #: When a process that is to be replaced waits no longer for handlers without a time limit.
+        #: Until when a process that is to be replaced waits for handlers without a timeout.
         self._finish_at = math.inf
         self._claiming = True
-        #: What others have locked was tried once more after the grace.
+        #: True if busy rows were tried once more after the grace.
         self._tried_last = False
-        #: Done once, before the first turn; repeated while the database is away.
+        #: Done once before the first turn, and repeated while the database is away.
         self.prepare: Callable[[], None] | None = None
-        #: Handlers that still ran when the grace was over.
+        #: Number of handlers that still ran when the grace was over.
         self.abandoned = 0
 
-    @property
-    def observer(self) -> Observer | None:
-        """Told what every transaction did, when somebody measures."""
-        return self._reporting.observer
-
-    @observer.setter
-    def observer(self, observer: Observer | None) -> None:
-        self._reporting.observer = observer
-
     def run(self) -> None:
-        """Turn until there is nothing left to do: after a stop, or when a drain is through."""
+        """Turn until nothing is left to do: after a stop, or when a drain has finished."""
         try:
             while not self.is_done:
                 self._try_turn()
                 self._wait()
-            self._leave()
+            self._log_left()
         finally:
             self._exchange.stop()
 
@@ -136,28 +106,28 @@ class Pump:
         except DatabaseError as error:
             self._survive(error)
         else:
-            self._rhythm.outage = 0.0
+            self._schedule.outage = 0.0
             self.turned = monotonic()
 
     @property
     def is_done(self) -> bool:
         if self._claiming:
             return False
-        if self._rhythm.outage and monotonic() > self._stop_at + LAST_TRY:
+        if self._schedule.outage and monotonic() > self._stop_at + LAST_TRY:
             return True
-        if self._reporting.reports or self._executors.outcomes or self._exchange.unentered:
+        if self._reporter.pending or self._executors.outcomes.ready or self._exchange.unapplied:
             return False
-        if self.leases.doubtful or len(self._holdings) > len(self._backlog):
+        if self.leases.unconfirmed or len(self._in_flight) > len(self._busy):
             return False
-        return self._tried_last or not (self._backlog or self.leases.owed)
+        return self._tried_last or not (self._busy or self.leases.expired)
 
     def hear(self) -> None:
-        """Somebody sent something: look for it, also where there was nothing before."""
-        self._exchange.heard += 1
+        """Look for messages that were just sent, also on levels that had none before."""
+        self._intake.heard += 1
         self._woken.set()
 
     def stop(self, *, grace: float) -> None:
-        """Claim no more, give back what was not started, let the rest finish within `grace`."""
+        """Claim no more, release what was not started, let the rest finish within `grace`."""
         self._claiming = False
         self._stop_at = min(self._stop_at, monotonic() + grace)
         self._stopped.set()
@@ -165,9 +135,9 @@ class Pump:
 
     def finish(self) -> None:
         """
-        Claim no more, give back what was not started, and let the rest finish.
+        Claim no more, release what was not started, and let the rest finish.
 
-        Handlers have their own time limit; without one, that of the options, or an hour.
+        Handlers end at their own timeouts; without one, at the `drain_limit`, or after an hour.
         """
         self._claiming = False
         limit = self.options.drain_limit
@@ -176,7 +146,7 @@ class Pump:
         self._woken.set()
 
     def turn(self) -> None:
-        """Do everything that is due now: report, claim, and look after what is held."""
+        """Do everything that is due now: check leases, report, claim."""
         now = monotonic()
         woken = self._woken.is_set()
         self._woken.clear()
@@ -184,150 +154,154 @@ class Pump:
             self._exchange.catch_up()
             self._give_back(now)
         elif woken:
-            self._rhythm.heard(now)
+            self._schedule.heard(now)
         self.leases.check(now)
-        self._reporting.collect()
-        self._reporting.set_debts_aside(now)
+        self._reporter.collect()
+        self.leases.release_expired(self._reporter.pending, now)
         self._intake.try_suspect()
-        if self._backlog.is_due(now) or (self._backlog and now >= self._stop_at):
-            self._exchange.try_backlog()
+        if self._busy.is_due(now) or (self._busy and now >= self._stop_at):
+            self._exchange.try_busy()
         self._tried_last = now >= self._stop_at
-        reports = self._reporting.reports
-        looking = self._claiming and (woken or bool(reports) or now >= self._rhythm.next_look)
+        pending = self._reporter.pending
+        looking = self._claiming and (woken or bool(pending) or now >= self._schedule.next_look)
         room = self._room(now) if looking else 0
         if looking and not room:
-            self._rhythm.postpone(now)
-        if reports or room or self._exchange.has_progress(now):
-            self._trade(room)
+            self._schedule.postpone(now)
+        if pending or room or self._exchange.has_progress(now):
+            self._put(room)
             return
         self._exchange.catch_up()
-        if len(reports):
-            # Settled by their own handlers' transactions: only to be counted.
-            self._reporting.settled(self._reporting.take(), WorkBatch(""))
+        if len(pending):
+            # Settled by the transactions of their handlers: only to be counted.
+            self._reporter.apply(self._reporter.take(), WorkBatch(""))
 
     def _room(self, now: float) -> int:
-        """Say how many messages to claim; in the end of `max_messages`, claim no more."""
-        unentered = self._exchange.unentered
-        room = self._intake.room(now, unentered=unentered.change if unentered else 0)
-        coming = len(unentered.batch.messages) if unentered else 0
-        room = min(room, self._holdings.ledger.room - coming)
+        """Return how many messages to claim; at the end of `max_messages`, stop claiming."""
+        unapplied = self._exchange.unapplied
+        change = unapplied.change if unapplied else 0
+        # For this worker, busy reports are done: another transaction holds them up.
+        reported = len(self._reporter.pending) + len(self._busy)
+        room = self._intake.room(now, unreported=len(self._in_flight) + change - reported)
+        coming = len(unapplied.batch.messages) if unapplied else 0
+        room = min(room, self._in_flight.ledger.room - coming)
         limit = self.options.max_messages
         if limit is not None:
-            room = min(room, limit - self.tally.executed - len(self._holdings) - coming)
+            room = min(room, limit - self.tally.executed - len(self._in_flight) - coming)
             if self.tally.executed >= limit:
                 self._claiming = False
         return max(room, 0)
 
-    def _trade(self, room: int) -> None:
-        """Report and claim; plan the next look while at it."""
-        answered = self._exchange.put(room)
-        if answered is None:
+    def _put(self, room: int) -> None:
+        """Report and claim, and plan the next claim."""
+        exchange = self._exchange.put(room)
+        if exchange is None:
             return
         if room:
-            self._plan_ahead(answered)
-        self._exchange.enter(answered, later=self._is_pressed)
+            self._plan_ahead(exchange)
+        self._exchange.apply(exchange, later=self._is_pressed)
 
-    def _plan_ahead(self, answered: Answered) -> None:
-        """Decide when to look again, and whether a drain is through."""
-        batch = answered.batch
-        # What failed in this transaction was not claimed by it, though it may be due already.
+    def _plan_ahead(self, exchange: CommittedExchange) -> None:
+        """Decide when to claim again, and whether a drain has finished."""
+        batch = exchange.batch
+        # A message that failed in this transaction was not claimed by it, but may be due already.
         found = len(batch.messages) + len(batch.dead)
-        room = answered.room
-        more = batch.more or answered.is_partial
-        self._rhythm.looked(monotonic(), found=room if more else found, room=room)
+        room = exchange.room
+        more = batch.more or exchange.is_partial
+        self._schedule.looked(monotonic(), found=room if more else found, room=room)
         if self.options.drain and not (
             found
             or more
-            or answered.reports.failures
-            or answered.reports.releases
-            or len(self._holdings) > answered.done
+            or exchange.reports.failures
+            or exchange.reports.releases
+            or len(self._in_flight) > exchange.done
         ):
             self._claiming = False
 
     @property
     def _is_pressed(self) -> bool:
         """
-        Whether the next exchange had better leave before the last one is entered into the books.
+        True if the next exchange should leave before the result of the last one is applied.
 
-        Executors have finished more than enough for it while the database was at work, so that is
-        what everybody waits for.
+        Executors have finished more than enough for it while the database was at work, so the
+        database is the bottleneck.
         """
         return (
             self._claiming
-            and len(self._executors.outcomes) >= PRESSING
-            and not self._reporting.has_doubts
+            and len(self._executors.outcomes.ready) >= PRESSING
+            and not self._reporter.is_unsure
         )
 
     def _give_back(self, now: float) -> None:
-        """Stopping: what waits goes back now, what runs when the grace is over."""
-        self._executors.give_back(self._holdings.waiting())
-        late = [holding for holding in self._overdue(now) if not self._can_end(holding, now)]
+        """While stopping: release what waits now, and what runs when the grace is over."""
+        outcomes = self._executors.outcomes
+        outcomes.give_back(self._in_flight.waiting())
+        late = [item for item in self._overdue(now) if not self._can_end(item, now)]
         self.abandoned += len(late)
-        self._executors.abandon(late)
+        outcomes.abandon(late)
 
-    def _overdue(self, now: float) -> list[Holding]:
-        """Return what still runs although its time to finish is over."""
+    def _overdue(self, now: float) -> list[InFlightMessage]:
+        """Return the messages whose handlers run although their time to finish is over."""
         if now >= self._stop_at:
-            return self._holdings.running()
+            return self._in_flight.running()
         if now < self._finish_at:
             return []
         is_limited = self.options.drain_limit is not None
-        return [h for h in self._holdings.running() if is_limited or h.deadline is None]
+        return [item for item in self._in_flight.running() if is_limited or item.deadline is None]
 
-    def _can_end(self, holding: Holding, now: float) -> bool:
-        """Cancel an async handler, and say whether it has a moment left to end by itself."""
-        if holding.cancelled:
-            return now < holding.cancelled + CANCELLATION
-        return self._executors.cancel(holding, now)
+    def _can_end(self, item: InFlightMessage, now: float) -> bool:
+        """Cancel an async handler; return True while it still has time to end by itself."""
+        if item.cancelled:
+            return now < item.cancelled + CANCELLATION
+        return self._executors.cancel(item, now)
 
-    def _leave(self) -> None:
-        """Say what is left to its lease: its outcome could not be stored."""
-        if self._backlog:
+    def _log_left(self) -> None:
+        """Log the messages whose outcomes could not be stored; their leases run out."""
+        if self._busy:
             event(
                 logging.WARNING,
                 "reports_left",
                 "{count} messages are done but not settled: another transaction has locked them. "
                 "They run again when their leases end",
-                count=len(self._backlog),
-                message_ids=sorted(self._backlog.ids)[:20],
+                count=len(self._busy),
+                message_ids=sorted(self._busy.ids)[:20],
                 worker=self.options.name,
             )
 
     def _wait(self) -> None:
-        """Sleep until something is due, or an executor, a sender or a signal says so."""
-        if self.is_done or self._exchange.unentered is not None:
+        """Sleep until something is due, or an executor, a notification or a signal wakes it."""
+        if self.is_done or self._exchange.unapplied is not None:
             return
-        if outage := self._rhythm.outage:
+        if outage := self._schedule.outage:
             if self._claiming:
                 self._stopped.wait(outage)
             else:
                 sleep(min(outage, 0.2))
             return
         pause = self.options.poll
-        if self._executors.outcomes:
+        if self._executors.outcomes.ready:
             pause = FLUSH
-        elif len(self._holdings):
-            # Executors that have more to do say nothing before half of it is done.
+        elif len(self._in_flight):
+            # Executors with runs in their queue wake the pump only when half of them is done.
             pause = 2 * FLUSH if self._executors.are_behind else INTERVAL
-        if self._claiming and len(self._holdings) - len(self._backlog) < self._intake.wanted:
-            pause = min(pause, self._rhythm.next_look - monotonic())
+        if self._claiming and len(self._in_flight) - len(self._busy) < self._intake.wanted:
+            pause = min(pause, self._schedule.next_look - monotonic())
         if pause > 0:
             self._woken.wait(pause)
 
     def _survive(self, error: Exception) -> None:
         """
-        The database is away: keep what is to be reported and try again, later each time.
+        Keep what is to be reported while the database is away, and try again later.
 
-        So it does when the database refuses, which does not pass by itself, but may by an operator;
-        only a worker that has not begun gives up then.
+        The same if the database refuses: that does not pass by itself, but an operator may repair
+        it. Only a worker that has not begun gives up then.
         """
         self._exchange.catch_up()
         connections[self.options.using].close()
-        first = not self._rhythm.outage
+        first = not self._schedule.outage
         if not is_outage(error):
             why = advice(error, using=self.options.using)
             if self.prepare is not None:
-                raise Unusable(why or str(error)) from error
+                raise DatabaseUnusable(why or str(error)) from error
             event(
                 logging.ERROR,
                 "database_refuses",
@@ -335,8 +309,8 @@ class Pump:
                 "trying again in {delay:.1f} s, holding {held}",
                 error=str(error),
                 why=f" ({why})" if why else "",
-                delay=self._rhythm.is_away(),
-                held=len(self._holdings),
+                delay=self._schedule.database_away(),
+                held=len(self._in_flight),
             )
             return
         event(
@@ -344,6 +318,46 @@ class Pump:
             "database_away",
             "the database is away ({error}); trying again in {delay:.1f} s, holding {held}",
             error=str(error),
-            delay=self._rhythm.is_away(),
-            held=len(self._holdings),
+            delay=self._schedule.database_away(),
+            held=len(self._in_flight),
         )
+
+
+class ClaimSchedule:
+    """When to claim next: at once if the last claim found enough, later each time it did not."""
+
+    def __init__(self, *, poll: float) -> None:
+        self.next_look = 0.0
+        #: Seconds until the database is tried again; 0.0 while it answers.
+        self.outage = 0.0
+        self._poll = poll
+        self._pause = 0.0
+        self._last_sign = 0.0
+
+    def heard(self, now: float) -> None:
+        """Keep pauses short: messages sent right after a notification have none of their own."""
+        self._last_sign = now
+
+    def postpone(self, now: float) -> None:
+        """Try again soon: there was no room to claim."""
+        self.next_look = now + FLUSH
+
+    def looked(self, now: float, *, found: int, room: int) -> None:
+        """Plan the next claim: at once if there may be more messages."""
+        if found:
+            self._last_sign = now
+            self._pause = 0.0
+        if found >= room:
+            self.next_look = now
+            return
+        limit = self._poll
+        if now - self._last_sign < ALERT:
+            limit = min(limit, 4 * SHORTEST_PAUSE)
+        self._pause = min(max(self._pause * 2, SHORTEST_PAUSE), limit)
+        self.next_look = now + self._pause
+
+    def database_away(self) -> float:
+        """Plan the next try to reach the database; return the seconds until then."""
+        jitter = random.uniform(0.8, 1.2)  # noqa: S311 - spreads a fleet, hides no secret
+        self.outage = min(max(self.outage * 2, 0.1), LONGEST_RETRY) * jitter
+        return self.outage

@@ -1,4 +1,4 @@
-"""Which function handles which message name, and how does it want to be run?"""
+"""The registry of handlers: the function for each message name, and how it is to be run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MESSAGE, _ORCHESTRATION = Kind.MESSAGE.value, Kind.ORCHESTRATION.value
 
-#: Says "the queue's, or the settings' word counts", where None means "no limit".
+#: "As the queue or the settings say", where None means "no limit".
 DEFAULT: Any = UNNAMED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Handler:
-    """A registered function and how it wants to be run."""
+    """A registered function and how it is to be run."""
 
     name: str
     function: Callable[..., Any]
@@ -44,12 +44,12 @@ class Handler:
     breaker: BreakerPolicy | None = DEFAULT
     #: The versions of an orchestration; None: an ordinary handler.
     versions: Mapping[str, Flow] | None = None
-    #: What differs for one failure reason.
+    #: Policies for single failure reasons.
     reasons: Mapping[FailureReason, Policy] = field(default_factory=dict)
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether calling its function is all there is to do."""
+        """True if the function is called without a transaction or an event loop."""
         return not self.atomic and not self.is_async
 
     @cached_property
@@ -58,7 +58,7 @@ class Handler:
 
     @cached_property
     def seconds(self) -> float | None:
-        """How long an attempt may take."""
+        """The timeout of an attempt, in seconds; None: no limit."""
         limit = get_settings().handler_timeout if self.timeout is DEFAULT else self.timeout
         return None if limit is None else limit.total_seconds()
 
@@ -68,7 +68,7 @@ class Handler:
 
     @cached_property
     def policy(self) -> Policy | None:
-        """What it says of failures; None: it leaves them to the queue."""
+        """Its own failure policy; None: the queue's policy applies."""
         policy = Policy(
             max_attempts=self.max_attempts,
             backoff_base=self.backoff_base,
@@ -78,7 +78,7 @@ class Handler:
         return None if policy == Policy() else policy
 
     def limit(self, queue: int | None) -> int | None:
-        """Return the largest limit in force; `queue` is the queue's."""
+        """Return the largest limit of attempts in force; `queue` is the queue's."""
         return queue if self.policy is None else self.policy.largest(queue)
 
     @property
@@ -87,7 +87,7 @@ class Handler:
 
 
 class Registry:
-    """Names and their handlers. A name has one handler: a second is refused, naming both."""
+    """Handlers by message name. A second handler for a name is refused, with both named."""
 
     def __init__(self, flows: Flows = flows) -> None:
         self._handlers: dict[str, Handler] = {}
@@ -106,7 +106,7 @@ class Registry:
         return self._handlers.get(name)
 
     def find(self, message: Claimed) -> Handler | None:
-        """Return who handles this message: a flow, if it drives an instance and is no timer."""
+        """Return the handler of a message, or its flow if it drives an instance and is no timer."""
         if message.kind == _ORCHESTRATION and message.name != TIMER:
             return self._flow(message.name)
         return self._handlers.get(message.name)
@@ -118,7 +118,7 @@ class Registry:
             return None
         latest = versions[highest(versions) or ""]
         limit = DEFAULT if latest.timeout is None else latest.timeout
-        # A turn waits for nobody, so no breaker: a flow that fails says nothing about a service.
+        # No breaker: a turn calls no service, so a failing flow says nothing about one.
         return Handler(
             name=name,
             function=latest.function,
@@ -135,7 +135,7 @@ class Registry:
         return sorted(self._handlers)
 
     def all_names(self) -> list[str]:
-        """Return the names of handlers and of orchestrations, without deadletter's own."""
+        """Return the names of handlers and orchestrations, without deadletter's internal ones."""
         found = {*self._handlers, *self._flows.names()}
         return sorted(name for name in found if not name.startswith(PREFIX))
 
@@ -148,7 +148,7 @@ class Registry:
         return any(handler.circuit is not None for handler in self._handlers.values())
 
     def policies(self) -> dict[str, Policy]:
-        """Return what handlers say of failures that do not leave them to the queue."""
+        """Return the failure policies of handlers that have their own, by name."""
         return {
             name: handler.policy
             for name, handler in self._handlers.items()
@@ -156,7 +156,7 @@ class Registry:
         }
 
     def knows(self, kind: str, name: str, version: str | None) -> bool:
-        """Whether a message of this kind, name and version (None: any) can be handled here."""
+        """True if a message of this kind, name and version (None: any) can be handled here."""
         if kind != _ORCHESTRATION or name == TIMER:
             return name in self._handlers
         versions = self._flows.versions(name)
@@ -164,9 +164,9 @@ class Registry:
 
     def known(self) -> list[list[str]]:
         """
-        Return all that can be handled here, as other workers read it: [kind, name, version].
+        Return all that can be handled here, as [kind, name, version], for other workers to read.
 
-        Handlers are known by their names alone, whether a message or an activity has it.
+        Handlers are listed by name only: messages and activities share them.
         """
         handlers = [[_MESSAGE, name] for name in self._handlers]
         timers = [[_ORCHESTRATION, TIMER]] if TIMER in self._handlers else []
@@ -197,8 +197,8 @@ def handler(
 
     `timeout` ends an attempt that takes longer (default: DEADLETTER["HANDLER_TIMEOUT"]; None: no
     limit). `atomic` commits the handler's database work and the completion of its message together.
-    `max_attempts`, `backoff_base` and `backoff_cap` replace the queue's; `breaker` the settings'.
-    `reason_policies` are as a queue's, and go before all of them.
+    `max_attempts`, `backoff_base` and `backoff_cap` replace the queue's; `breaker` replaces the
+    settings'. `reason_policies` have the form of a queue's and take precedence over all of them.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a message name: letters, digits and _ . : / @ + -")

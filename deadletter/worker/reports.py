@@ -1,202 +1,302 @@
-"""What became of the messages held? Gathered for the next report, and taken off the books after."""
+"""
+Reports: the outcomes that the next transaction reports, and what was done by the last one.
+
+`Reports` and `Tally` are values; `testing.drain` uses them as well. `Reporter` collects outcomes
+for the pump and applies the result of each transaction to the in-flight messages.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 
-from ..lifecycle import Failure, Release, WorkBatch
+from ..lifecycle import Completion, Failure, Poisoned, Refused, Release, Staged, WorkBatch
+from ..lifecycle.stages import unpublished
 from ..logs import event, is_detailed
 from ..models import Message
+from ..status import FailureReason
 from .breaker import Breakers
-from .busy_reports import Backlog
-from .execute import Report, Settled
-from .executors import Executors
-from .in_flight import Holding, Holdings
-from .leases import Leases
+from .execute import Overtaken, Report, Settled
+from .failure import log_deferral
+from .in_flight import InFlight, InFlightMessage
 from .observer import Observer
+from .outcomes import HandlerOutcomes
 from .registry import Handler
-from .tally import Reports, Tally, fail_refused
 
 
-class Reporting:
-    """Called by the pump, in its thread. It alone takes messages off the books."""
+@dataclass
+class Tally:
+    """Counts since the start. A message that became poison counts as `poisoned`, not `failed`."""
+
+    completed: int = 0
+    failed: int = 0
+    poisoned: int = 0
+    released: int = 0
+    deferred: int = 0
+    lost: int = 0
+    #: Finished stages, not messages.
+    staged: int = 0
+
+    @property
+    def executed(self) -> int:
+        """Messages whose handler was called, or was to be called."""
+        return self.completed + self.staged + self.failed + self.poisoned + self.deferred
+
+    @property
+    def total(self) -> int:
+        return self.executed + self.released
+
+
+@dataclass
+class Reports:
+    """The outcomes that one transaction reports."""
+
+    completions: list[Completion] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+    #: Settled by the transactions of their handlers: counted, not reported.
+    settled: list[Settled] = field(default_factory=list)
+    #: Ids of messages whose lease was lost before their handlers could commit.
+    overtaken: list[int] = field(default_factory=list)
+
+    def add(self, outcome: Completion | Failure | Release | Settled | Overtaken) -> None:
+        if isinstance(outcome, Completion):
+            self.completions.append(outcome)
+        elif isinstance(outcome, Failure):
+            self.failures.append(outcome)
+        elif isinstance(outcome, Release):
+            self.releases.append(outcome)
+        elif isinstance(outcome, Settled):
+            self.settled.append(outcome)
+        else:
+            self.overtaken.append(outcome.id)
+
+    def add_all(self, outcomes: Iterable[Completion | Failure | Release]) -> None:
+        for outcome in outcomes:
+            self.add(outcome)
+
+    def absorb(self, later: Reports) -> None:
+        """Append reports that were collected while these were under way."""
+        self.completions += later.completions
+        self.failures += later.failures
+        self.releases += later.releases
+        self.settled += later.settled
+        self.overtaken += later.overtaken
+
+    def split(self, ids: Collection[int]) -> tuple[Reports, Reports]:
+        """Return two parts: the reports of other messages, and the reports of these."""
+        others = Reports(settled=self.settled, overtaken=self.overtaken)
+        selected = Reports()
+        for report in self.all():
+            (selected if report.id in ids else others).add(report)
+        return others, selected
+
+    def discard(self, report: Completion | Failure | Release) -> None:
+        for reports in (self.completions, self.failures, self.releases):
+            if report in reports:
+                reports.remove(report)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return bool(self.completions or self.failures or self.releases)
+
+    def __len__(self) -> int:
+        """Return the number of messages that leave this process once this is reported."""
+        reported = len(self.completions) + len(self.failures) + len(self.releases)
+        return reported + len(self.settled) + len(self.overtaken)
+
+    def all(self) -> list[Completion | Failure | Release]:
+        return [*self.completions, *self.failures, *self.releases]
+
+    @property
+    def ids(self) -> set[int]:
+        return {report.id for report in self.all()}
+
+    def all_ids(self) -> Iterator[int]:
+        """Yield the ids of all messages that leave this process once this is reported."""
+        for reports in (self.completions, self.failures, self.releases, self.settled):
+            yield from [report.id for report in reports]
+        yield from self.overtaken
+
+    def count(self, batch: WorkBatch, tally: Tally) -> None:
+        """Add the result of the transaction to the tally."""
+        for failure in self.failures:
+            outcome = batch.outcomes.get(failure.id)
+            if isinstance(outcome, Poisoned):
+                tally.poisoned += 1
+            elif outcome is not None and failure.deferred:
+                tally.deferred += 1
+                log_deferral(failure, outcome)
+            elif outcome is not None:
+                tally.failed += 1
+        lost = set(batch.lost)
+        tally.poisoned += len(batch.dead)
+        tally.completed += _count_kept(self.completions, lost) + len(self.settled)
+        tally.completed -= self._count_stages(batch, tally)
+        tally.released += _count_kept(self.releases, lost)
+        tally.lost += len(lost) + len(self.overtaken)
+
+    @property
+    def stages(self) -> list[Completion]:
+        """Completions that finish a stage, not the message."""
+        return unpublished(self.completions)
+
+    def _count_stages(self, batch: WorkBatch, tally: Tally) -> int:
+        """Count finished stages; return the number of completions that finished no message."""
+        outcomes = [batch.outcomes.get(item.id) for item in self.stages]
+        staged = sum(isinstance(outcome, Staged) for outcome in outcomes)
+        refused = sum(isinstance(outcome, Refused) for outcome in outcomes)
+        settled = sum(item.is_stage for item in self.settled)
+        tally.staged += staged + settled
+        return staged + settled + refused
+
+
+class Reporter:
+    """Called by the pump, in its thread. Only the pump's objects remove in-flight messages."""
 
     def __init__(
         self,
         *,
         using: str,
-        holdings: Holdings,
-        executors: Executors,
+        in_flight: InFlight,
+        outcomes: HandlerOutcomes,
         breakers: Breakers,
-        leases: Leases,
-        backlog: Backlog,
         tally: Tally,
+        observer: Observer | None,
     ) -> None:
-        #: What was reported, and somebody was in the way.
-        self.backlog = backlog
-        #: What the next transaction will report; kept until it is known to be in.
-        self.reports = Reports()
-        #: Messages handled since somebody last looked at this number.
+        #: What the next transaction reports; kept until that is known to be committed.
+        self.pending = Reports()
+        #: Messages handled since the intake last read this number.
         self.finished = 0
-        self.observer: Observer | None = None
         self._using = using
-        self._holdings = holdings
-        self._executors = executors
+        self._in_flight = in_flight
+        self._outcomes = outcomes
         self._breakers = breakers
-        self._leases = leases
         self._tally = tally
-        #: Ids in a report whose transaction broke: it may have been committed all the same.
+        self._observer = observer
+        #: Ids in a report whose transaction broke; it may have been committed nevertheless.
         self._unsure: set[int] = set()
 
     def collect(self) -> None:
         """Take over what the executors have finished."""
-        outcomes = self._executors.outcomes
-        for _ in range(len(outcomes)):
-            for holding, report in outcomes.popleft():
-                if self._holdings.dismiss(holding):
-                    # This very process claimed the message anew.
+        ready = self._outcomes.ready
+        for _ in range(len(ready)):
+            for item, report in ready.popleft():
+                if self._in_flight.dismiss(item):
+                    # The lease was lost, and this very process has claimed the message again.
                     if not isinstance(report, Settled):
                         self._tally.lost += 1
-                        _say_lost(holding.message.id, holding)
-                        self._breakers.cancel_probe(holding.handler)
+                        log_lost(item.message.id, item)
+                        self._breakers.cancel_probe(item.handler)
                         continue
-                    # The handler committed a stage by itself: nothing was lost.
+                    # The handler's own transaction finished a stage: nothing was lost.
                     self._tally.staged += 1
                 else:
-                    self.reports.add(report)
+                    self.pending.add(report)
                 if not isinstance(report, Release):
                     self.finished += 1
-                handler = holding.handler
+                handler = item.handler
                 if handler is not None and handler.circuit is not None:
                     self._tell_breakers(handler, report)
 
-    def put_back(self, run: Sequence[Holding], wait: float) -> None:
-        """Not now: uncounted, and spread so that they do not return as one."""
-        for holding in run:
-            if not (holding.take() and holding.decide()):
+    def release(self, items: Iterable[InFlightMessage], *, after: float) -> None:
+        """Release unstarted messages, uncounted; spread so that they do not return at once."""
+        for item in items:
+            if not (item.take() and item.decide()):
                 continue
-            delay = wait * random.uniform(1.0, 1.2)  # noqa: S311 - spreads, hides no secret
-            self.reports.add(Release(holding.message.id, delay, holding.message.token))
-
-    def set_debts_aside(self, now: float) -> None:
-        """A release whose lease may be over would be refused, and the message stay charged."""
-        for release in list(self.reports.releases):
-            holding = self._holdings.get(release.id)
-            if holding is not None and holding.until <= now:
-                self.reports.discard(release)
-                self._holdings.remove(release.id)
-                self._leases.owed[release.id] = holding.message.token
-        for release in list(self.backlog.reports.releases):
-            holding = self._holdings.get(release.id)
-            if holding is not None and holding.until <= now:
-                self.backlog.discard(release.id)
-                self._holdings.remove(release.id)
-                self._leases.owed[release.id] = holding.message.token
-        self._leases.settle_debts(now)
+            delay = after * random.uniform(1.0, 1.2)  # noqa: S311 - spreads, hides no secret
+            self.pending.add(Release(item.message.id, delay, item.message.token))
 
     def take(self) -> Reports:
-        """Hand over what is to be reported; what comes now is for the report after it."""
-        taken, self.reports = self.reports, Reports()
-        return self.backlog.divert(taken) if self.backlog else taken
+        """Return what is to be reported; outcomes that come later are for the next report."""
+        taken, self.pending = self.pending, Reports()
+        return taken
 
     def restore(self, reports: Reports) -> None:
-        """These could not be reported: they come first in the next try."""
-        reports.absorb(self.reports)
-        self.reports = reports
+        """Put back reports that were not stored: they come first in the next attempt."""
+        reports.absorb(self.pending)
+        self.pending = reports
 
-    def is_unsure(self, reports: Reports) -> None:
-        """The transaction of these reports broke, nobody knows on which side of its commit."""
+    def mark_unsure(self, reports: Reports) -> None:
+        """Note that the transaction of these reports broke, before or after its commit."""
         self._unsure |= reports.ids
 
     @property
-    def has_doubts(self) -> bool:
-        """Whether the database must be asked what became of reports."""
+    def is_unsure(self) -> bool:
+        """True if the database must be asked what became of reports."""
         return bool(self._unsure)
 
-    def settled(self, reports: Reports, batch: WorkBatch) -> None:
-        """These reports are in: count them, and let go of their messages; not of what was busy."""
-        busy = set(batch.busy)
-        if busy:
-            reports, held_up = reports.split(busy)
-            self.backlog.add(held_up, monotonic())
+    def apply(self, reports: Reports, batch: WorkBatch) -> None:
+        """Count reports that were stored, and remove their messages from those in flight."""
         reports.count(batch, self._tally)
         if reports.stages and (refused := set(batch.refused)):
             reports, without_stage = reports.split(refused)
             self._fail_refused(without_stage, batch)
-        if self.observer is not None:
-            self.observer.handled(reports, self._holdings)
+        if self._observer is not None:
+            self._observer.handled(reports, self._in_flight)
         lost = set(batch.lost)
         if unsure := lost & self._unsure:
-            lost -= self._settled_before(unsure, reports)
+            lost -= self._committed_before(unsure, reports)
         if self._unsure:
-            # Of these alone: others whose transaction broke may still wait for their turn.
+            # Only these: other reports whose transaction broke may still wait to be repeated.
             self._unsure -= reports.ids
         if is_detailed():
-            self._say_completed(reports, lost)
+            self._log_completed(reports, lost)
         for id in (*lost, *reports.overtaken):
-            _say_lost(id, self._holdings.get(id))
-        self._holdings.remove(*reports.all_ids())
+            log_lost(id, self._in_flight.get(id))
+        self._in_flight.remove(*reports.all_ids())
 
     def _fail_refused(self, reports: Reports, batch: WorkBatch) -> None:
-        """A stage that cannot be is a failure of its attempt, or the message would run for ever."""
-        for item in reports.completions:
-            held = self._holdings.get(item.id)
-            self.reports.add(fail_refused(item, batch, None if held is None else held.handler))
+        """Fail attempts whose stage was refused; otherwise their messages would run for ever."""
+        for completion in reports.completions:
+            item = self._in_flight.get(completion.id)
+            handler = None if item is None else item.handler
+            self.pending.add(fail_refused(completion, batch, handler))
 
-    def forget_claimed_anew(self, batch: WorkBatch) -> None:
-        """What waited here lost its lease, and this very process has claimed the message again."""
-        if not self.backlog:
-            return
-        for id in self.backlog.ids.intersection(batch.ids):
-            _say_lost(id, self._holdings.get(id))
-            self.backlog.discard(id)
-            self._holdings.remove(id)
-            self._tally.lost += 1
-
-    def _settled_before(self, unsure: set[int], reports: Reports) -> set[int]:
+    def _committed_before(self, unsure: set[int], reports: Reports) -> set[int]:
         """
-        Find what the broken transaction had committed all the same, and count it.
+        Return the messages that the broken transaction had settled nevertheless, and count them.
 
-        That is what is gone, or waits without a lease. Once the lease was over, somebody else may
-        have claimed and settled it instead, and nobody can tell: then it is said.
+        Their rows are gone, or have no lease. After the end of its lease another worker may have
+        claimed and settled the message instead; that cannot be told apart, and is logged.
         """
         now = monotonic()
         rows = Message.objects.using(self._using).filter(pk__in=unsure, lease_token__isnull=False)
         done = unsure - set(rows.values_list("pk", flat=True))
         self._tally.lost -= len(done)
-        stages = {item.id for item in reports.stages}
+        stages = {completion.id for completion in reports.stages}
         self._tally.completed += sum(
-            item.id in done and item.id not in stages for item in reports.completions
+            completion.id in done and completion.id not in stages
+            for completion in reports.completions
         )
         self._tally.staged += len(done & stages)
-        self._tally.failed += sum(item.id in done for item in reports.failures)
-        self._tally.released += sum(item.id in done for item in reports.releases)
+        self._tally.failed += sum(failure.id in done for failure in reports.failures)
+        self._tally.released += sum(release.id in done for release in reports.releases)
         for id in sorted(done):
-            held = self._holdings.get(id)
-            if held is not None and held.until <= now:
-                _say_unsure(held)
+            item = self._in_flight.get(id)
+            if item is not None and item.until <= now:
+                _log_unsure(item)
         return done
 
-    def _say_completed(self, reports: Reports, lost: set[int]) -> None:
+    def _log_completed(self, reports: Reports, lost: set[int]) -> None:
         completed = {done.id: done.seconds for done in reports.completions if done.id not in lost}
         settled = {done.id: done.seconds for done in reports.settled}
         for id, seconds in (completed | settled).items():
-            held = self._holdings.get(id)
-            if held is None:
+            item = self._in_flight.get(id)
+            if item is None:
                 continue
             event(
                 logging.DEBUG,
                 "message_completed",
                 "completed message {name} {message_id} of queue {queue}, attempt {attempt}, in "
                 "{seconds:.3f} s",
-                name=held.message.name,
+                name=item.message.name,
                 message_id=id,
-                queue=held.message.queue,
-                stream=held.message.stream,
-                attempt=held.message.attempt,
+                queue=item.message.queue,
+                stream=item.message.stream,
+                attempt=item.message.attempt,
                 seconds=seconds or 0.0,
             )
 
@@ -206,37 +306,68 @@ class Reporting:
         elif not isinstance(report, Failure):
             self._breakers.report(handler, failed=False)
         elif report.deferred:
-            # Its handler was never called: this says nothing about it.
+            # The handler was never called: the deferral says nothing about it.
             self._breakers.cancel_probe(handler)
         else:
             wait = self._breakers.report(handler, failed=True, error=str(report.error))
             if wait is not None:
-                self._hold_back(handler, wait)
+                self._release_waiting(handler, wait)
 
-    def _hold_back(self, handler: Handler, wait: float) -> None:
-        """Its breaker has just opened: what waits here for the same handler waits elsewhere."""
-        for holding in self._holdings.waiting():
-            if holding.handler is handler:
-                self.put_back([holding, *holding.behind], wait)
+    def _release_waiting(self, handler: Handler, wait: float) -> None:
+        """Release what waits here for a handler whose breaker has just opened."""
+        for item in self._in_flight.waiting():
+            if item.handler is handler:
+                self.release([item, *item.behind], after=wait)
 
 
-def _say_lost(id: int, held: Holding | None) -> None:
+def _count_kept(reports: Sequence[Completion | Release], lost: set[int]) -> int:
+    """Count the reports that were not refused."""
+    if not lost:
+        return len(reports)
+    return sum(report.id not in lost for report in reports)
+
+
+def fail_refused(item: Completion, batch: WorkBatch, handler: Handler | None) -> Failure:
+    """Return the failure of an attempt whose stage was refused, and log it."""
+    outcome = batch.outcomes[item.id]
+    why = outcome.why if isinstance(outcome, Refused) else ""
+    event(
+        logging.ERROR,
+        "stage_refused",
+        "the stage that the handler of message {name} {message_id} asked for is refused, "
+        "and its attempt failed: {error}",
+        name=item.message.name if item.message else "",
+        message_id=item.id,
+        error=why,
+    )
+    return Failure(
+        item.id,
+        error=f"its next stage was refused: {why}",
+        reason=FailureReason.HANDLER_EXCEPTION,
+        seconds=item.seconds,
+        token=item.token,
+        message=item.message,
+        policy=None if handler is None else handler.policy,
+    )
+
+
+def log_lost(id: int, item: InFlightMessage | None) -> None:
     event(
         logging.WARNING,
         "lease_lost",
         "the lease of message {name} {message_id} was gone when its outcome was reported; "
-        "whoever holds it now settles it",
-        name=held.message.name if held else "",
+        "the worker that holds it now settles it",
+        name=item.message.name if item else "",
         message_id=id,
     )
 
 
-def _say_unsure(held: Holding) -> None:
+def _log_unsure(item: InFlightMessage) -> None:
     event(
         logging.WARNING,
         "report_unsure",
         "the report of message {name} {message_id} broke off, and its lease was over when it was "
-        "repeated: settled by that report, or by somebody else who ran it again",
-        name=held.message.name,
-        message_id=held.message.id,
+        "repeated: settled by that report, or by another worker that ran it again",
+        name=item.message.name,
+        message_id=item.message.id,
     )

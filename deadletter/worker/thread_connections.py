@@ -1,4 +1,8 @@
-"""What may a handler leave behind in its thread? No transaction, and no connection past its age."""
+"""
+The database connections of an executor thread, before and after each message.
+
+A handler leaves no transaction open, and no connection outlives CONN_MAX_AGE.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,17 @@ from django.db.backends.signals import connection_created
 
 from ..logs import event
 
-#: Seconds for which a connection that was looked at after a message is good for the next one.
+#: Seconds for which a connection that was checked after a message needs no check before the next.
 FRESH = 1.0
 
 
 class _Thread(threading.local):
-    """What is known of the connections of a thread. At first nothing, so they are looked at."""
+    """What is known of the connections of this thread. At first nothing, so they are checked."""
 
-    #: None of its connections is open: nothing to look at, which spares 15 µs a message.
+    #: No connection is open: the check is skipped, which saves 15 µs a message.
     is_clean = False
-    #: When its connections were last looked at, on the monotonic clock.
-    tidied = 0.0
+    #: When the connections were last checked, on the monotonic clock.
+    checked = 0.0
 
 
 _thread = _Thread()
@@ -34,28 +38,28 @@ def _connected(**event: Any) -> None:
     _thread.is_clean = False
 
 
-# In the thread that connects, every time that Django connects.
+# Called in the thread that connects, each time Django connects.
 connection_created.connect(_connected, dispatch_uid="deadletter.worker.connections")
 
 
-def prepare(now: float) -> None:
-    """Before a message: close connections that grew too old while their thread had no work."""
-    if not _thread.is_clean and now - _thread.tidied > FRESH:
+def before_message(now: float) -> None:
+    """Close connections that exceeded CONN_MAX_AGE while the thread was idle."""
+    if not _thread.is_clean and now - _thread.checked > FRESH:
         close_old_connections()
 
 
-def tidy() -> list[str]:
-    """After a message: roll back and close what was left open in this thread; say where."""
+def after_message() -> list[str]:
+    """Roll back and close what the handler left open; return the aliases of those databases."""
     if _thread.is_clean:
         return []
     left = []
     for connection in connections.all(initialized_only=True):
         if _is_lost(connection):
-            # Closed behind Django's back, or by the server: nothing is left to roll back.
+            # Closed by the driver or by the server: nothing is left to roll back.
             _discard(connection)
         elif _is_open(connection):
             left.append(connection.alias)
-            _forget(connection)
+            _roll_back(connection)
         else:
             connection.close_if_unusable_or_obsolete()
     if settings.DEBUG:
@@ -63,7 +67,7 @@ def tidy() -> list[str]:
     _thread.is_clean = all(
         connection.connection is None for connection in connections.all(initialized_only=True)
     )
-    _thread.tidied = monotonic()
+    _thread.checked = monotonic()
     return left
 
 
@@ -74,8 +78,8 @@ def _is_lost(connection: BaseDatabaseWrapper) -> bool:
     if connection.vendor == "postgresql":
         return bool(raw.closed)
     try:
-        raw.in_transaction  # noqa: B018 - the cheapest question a closed connection refuses
-    except Exception:  # noqa: BLE001 - of whatever driver this is
+        raw.in_transaction  # noqa: B018 - the cheapest access that raises on a closed connection
+    except Exception:  # noqa: BLE001 - drivers differ
         return True
     return False
 
@@ -91,7 +95,7 @@ def _is_open(connection: BaseDatabaseWrapper) -> bool:
     return bool(getattr(raw, "in_transaction", False))
 
 
-def _forget(connection: BaseDatabaseWrapper) -> None:
+def _roll_back(connection: BaseDatabaseWrapper) -> None:
     event(
         logging.WARNING,
         "transaction_left_open",
@@ -102,7 +106,7 @@ def _forget(connection: BaseDatabaseWrapper) -> None:
 
 
 def _discard(connection: BaseDatabaseWrapper) -> None:
-    # The wrapper refuses to close inside atomic(): it is thrown away, with its session.
+    # The wrapper refuses to close inside atomic(): discard it together with its session.
     connection.in_atomic_block = False
     connection.savepoint_ids = []
     connection.needs_rollback = False

@@ -1,8 +1,8 @@
 """
-A warning for developers: a message was sent under a name that no handler has.
+A warning for developers: a message was sent whose name has no handler.
 
-In production another deployment may have the handler, and its messages wait for it. On a
-developer's machine it is nearly always a misspelling, which would show only in the worker's log.
+In production another deployment may have the handler, and the messages wait for it. On a
+developer's machine it is nearly always a misspelling, which only the worker's log would show.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..instances import flows
 from ..logs import event
 from .registry import discover, registry
 
-#: Names warned of; no more are remembered, nor warned of.
+#: The most names that are warned of.
 MOST = 1_000
 
 _warned: set[str] = set()
@@ -24,7 +24,7 @@ _is_discovered = False
 
 
 def check(names: Iterable[str]) -> None:
-    """Warn of each name that nobody knows, once. Never raises: a send must not fail of it."""
+    """Warn once of each name without a handler. Never raises: a send must not fail."""
     try:
         new = [name for name in dict.fromkeys(names) if name not in _warned]
         if new and len(_warned) < MOST:
@@ -38,7 +38,7 @@ def check(names: Iterable[str]) -> None:
         event(
             logging.WARNING,
             "handlers_unreadable",
-            "it cannot be said whether what is sent has a handler: {error}",
+            "handlers cannot be imported, so names of sent messages are not checked: {error}",
             error=describe(error).text,
         )
 
@@ -57,7 +57,7 @@ def _warn(name: str) -> None:
         logging.WARNING,
         "name_unknown",
         "message {name} was sent, and no handler in this project has that name{meant}. It waits, "
-        "and is poison in the end, unless a worker elsewhere knows it",
+        "and becomes poison in the end, unless a worker elsewhere has a handler",
         name=name,
         meant=f" (did you mean {close[0]}?)" if close else "",
     )

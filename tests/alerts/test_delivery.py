@@ -20,7 +20,7 @@ from deadletter.alerts.failing import DeliveryFailed
 from deadletter.alerts.mail import render
 from deadletter.models import Message, PoisonRecord, Queue
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
+from deadletter.worker.process import Worker
 from deadletter.worker.registry import discover
 from tests.mail import HAS_MAILERS, LOCMEM, email_settings, mailers, smtp_settings
 from tests.operations.records import dead
@@ -488,7 +488,7 @@ def test_receivers_that_drip_leave_the_threads_of_a_worker_to_the_work(rules, ha
     with drip_server(first, drop, every=1) as port:
         rules(channels=hooks(6, f"http://127.0.0.1:{port}/"))
         send_test()
-        process = WorkerProcess(Options(name="here", concurrency=3, poll=0.1))
+        process = Worker(Options(name="here", concurrency=3, poll=0.1))
         thread = threading.Thread(target=process.run, daemon=True)
         thread.start()
         try:
@@ -512,7 +512,7 @@ def test_a_drain_delivers_all_notices_though_few_at_a_time(rules, receiver, conc
     rules(channels=hooks(9, receiver.url))
     send_test()
 
-    process = WorkerProcess(Options(name="here", concurrency=concurrency, drain=True))
+    process = Worker(Options(name="here", concurrency=concurrency, drain=True))
     process.run()
 
     assert len(receiver.requests) == 9

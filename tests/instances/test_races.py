@@ -31,7 +31,7 @@ from deadletter import (
 from deadletter.instances import flows, take_turn
 from deadletter.models import Instance, InstanceEvent, Message, PoisonRecord, Queue
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
+from deadletter.worker.process import Worker
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -235,8 +235,8 @@ def test_the_worker_runs_flows_and_async_activities(run, flow, handles):
 def run():
     """Drain the queues with a worker in this process."""
 
-    def drain() -> WorkerProcess:
-        process = WorkerProcess(Options(name="here", drain=True))
+    def drain() -> Worker:
+        process = Worker(Options(name="here", drain=True))
         process.run()
         return process
 

@@ -19,9 +19,9 @@ from deadletter.backoff import BreakerPolicy
 from deadletter.instances import Flow, Flows, flows, highest
 from deadletter.models import Instance, Message, PoisonRecord, WorkerProcess
 from deadletter.worker.breaker import Breakers
-from deadletter.worker.crash_ledger import Entry, Stage
+from deadletter.worker.crash_ledger import LedgerEntry, SlotState
+from deadletter.worker.orphans import free
 from deadletter.worker.registry import Registry, registry
-from deadletter.worker.supervisor import free
 
 
 def says(text):
@@ -262,7 +262,7 @@ def test_a_worker_that_died_charges_a_flow_by_the_number_of_its_queue(clock, flo
     flow("both", lambda run, event: run.complete("done"))
     start("both", instance="b")
     batch = lifecycle.claim()
-    running = Entry(batch.messages[0].id, batch.token, Stage.RUNNING)
+    running = LedgerEntry(batch.messages[0].id, batch.token, SlotState.RUNNING)
 
     free("w", [running], "SIGKILL", using="default")
 

@@ -15,8 +15,8 @@ from deadletter.models import Message, PoisonRecord
 from deadletter.models.message import Kind
 from deadletter.status import FailureReason
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
-from deadletter.worker.tally import Reports, Tally
+from deadletter.worker.process import Worker
+from deadletter.worker.reports import Reports, Tally
 
 from .scrapes import Samples
 
@@ -112,7 +112,7 @@ def test_what_a_real_worker_does_is_on_its_board(transactional_db, handles):
         send(name)
     board = Board(["ok", "both", "async", "bad"])
 
-    WorkerProcess(Options(name="here", drain=True), observer=BoardObserver(board)).run()
+    Worker(Options(name="here", drain=True), observer=BoardObserver(board)).run()
 
     found = tell(board)
     assert found.named("deadletter_handler_duration_seconds_count") == {

@@ -518,11 +518,7 @@ def _stages() -> Iterator[Mutation]:
     yield Mutation(
         "keep a stage whose work was rolled back",
         "sqlite",
-        [
-            python(
-                "worker/execute.py", "reached(message) & ~message.stage if", "reached(message) if"
-            )
-        ],
+        [python("worker/failure.py", "return reached & ~message.stage if", "return reached if")],
         [f"{RECORDED}::test_a_stage_that_was_to_be_committed_with_its_work_is_undone_with_it"],
     )
     yield Mutation(
@@ -543,7 +539,7 @@ def _stages() -> Iterator[Mutation]:
         [
             python(
                 "worker/executors.py",
-                "            if type(report) in ENDS_RUN or holding.message.stage:\n"
+                "            if type(report) in ENDS_RUN or item.message.stage:\n"
                 "                return True\n"
                 "        return True\n\n"
                 "    def _execute",
@@ -553,8 +549,8 @@ def _stages() -> Iterator[Mutation]:
                 "    def _execute",
             ),
             python(
-                "worker/executors.py",
-                "        if type(report) in ENDS_RUN or holding.message.stage:\n"
+                "worker/outcomes.py",
+                "        if type(report) in ENDS_RUN or item.message.stage:\n"
                 "            if isinstance(report, Release):",
                 "        if type(report) in ENDS_RUN:\n            if isinstance(report, Release):",
             ),
@@ -566,7 +562,7 @@ def _stages() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "worker/supervisor.py",
+                "worker/orphans.py",
                 "Completion(entry.id, entry.flags, entry.token)",
                 "Completion(entry.id, token=entry.token)",
             )
@@ -989,13 +985,13 @@ def _levels() -> Iterator[Mutation]:
     yield Mutation(
         "keep the levels that were found for ever",
         "postgresql",
-        [python("worker/exchange.py", KEPT, "if levels is None:")],
+        [python("worker/intake.py", KEPT, "if levels is None:")],
         [f"{BUSY}::test_a_worker_that_is_never_idle_finds_what_is_more_urgent"],
     )
     yield Mutation(
         "look for no new level after a notification",
         "postgresql",
-        [python("worker/pump.py", "self._exchange.heard += 1", "pass")],
+        [python("worker/pump.py", "self._intake.heard += 1", "pass")],
         [f"{BUSY}::test_a_notification_makes_an_idle_worker_look_for_new_levels"],
     )
     yield Mutation(
@@ -1279,21 +1275,27 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "take the worker's own connections out of the handlers' pool",
         "postgresql",
-        [python("worker/pools.py", "            connections[alias] = unpooled(alias)\n", "")],
-        ["tests/worker/test_pools.py::test_handlers_have_the_whole_pool_for_themselves"],
+        [
+            python(
+                "worker/connection_pools.py",
+                "            connections[alias] = unpooled(alias)\n",
+                "",
+            )
+        ],
+        ["tests/worker/test_connection_pools.py::test_handlers_have_the_whole_pool_for_themselves"],
     )
     yield Mutation(
         "let pools cross a fork",
         "postgresql",
         [
             python(
-                "worker/pools.py",
+                "worker/connection_pools.py",
                 "    _inherited.extend(_pools_of(wrapper).pop(wrapper.alias, None) "
                 "for wrapper in wrappers)\n",
                 "",
             )
         ],
-        ["tests/worker/test_pools.py"],
+        ["tests/worker/test_connection_pools.py"],
     )
     yield Mutation(
         "take a missing table for an outage",
@@ -1310,13 +1312,13 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "never begin at the beginning again while busy",
         "postgresql",
-        [python("worker/exchange.py", KEPT, "if levels is None:")],
+        [python("worker/intake.py", KEPT, "if levels is None:")],
         [f"{FLOOR}::test_all_that_is_due_is_looked_at_every_second"],
     )
     yield Mutation(
         "take a look at a part for a look at all",
         "postgresql",
-        [python("worker/pump.py", "more = batch.more or answered.is_partial", "more = batch.more")],
+        [python("worker/pump.py", "more = batch.more or exchange.is_partial", "more = batch.more")],
         [FLOOR],
     )
     yield Mutation(
@@ -1597,11 +1599,11 @@ def _processes() -> Iterator[Mutation]:
             f"{REPLACEMENT}::{once}",
         ),
         "leave an async handler alone when the grace ends": (
-            python("worker/pump.py", "return self._executors.cancel(holding, now)", "return False"),
+            python("worker/pump.py", "return self._executors.cancel(item, now)", "return False"),
             f"{REPLACEMENT}::{cancelled}",
         ),
         "let a copy of the process go on": (
-            python("copies.py", "    _forks += 1\n", "    _forks += 0\n"),
+            python("forks.py", "    _forks += 1\n", "    _forks += 0\n"),
             f"{COPIES}::test_a_copy_does_not_end_the_transaction_of_an_atomic_handler",
         ),
         "count a hook that fails after the commit as a failure": (
@@ -1657,14 +1659,12 @@ def _applications() -> Iterator[Mutation]:
         ),
         "leave the test's transaction broken by an error": (
             "postgresql",
-            python(
-                "worker/caller.py", 'self._savepoint("ROLLBACK TO SAVEPOINT")', "pass  # broken"
-            ),
+            python("testing.py", 'self._savepoint("ROLLBACK TO SAVEPOINT")', "pass  # broken"),
             f"{drain}a_database_error_undoes_its_statement_alone",
         ),
         "let errors mark the test's transaction": (
             "sqlite",
-            python("worker/caller.py", "if not blocks or blocks[0] is None:", "if False:"),
+            python("testing.py", "if not blocks or blocks[0] is None:", "if False:"),
             f"{drain}a_handler_may_go_on_after_a_database_error",
         ),
         "drain without time limits": (
@@ -1687,7 +1687,7 @@ def _applications() -> Iterator[Mutation]:
         ),
         "raise an error before it is settled": (
             "sqlite",
-            python("worker/inline.py", "return report.raised", "raise report.raised"),
+            python("testing.py", "return report.raised", "raise report.raised"),
             f"{drain}the_first_error_is_raised_when_it_is_settled",
         ),
     }

@@ -86,7 +86,7 @@ def small_database(transactional_db: None, vendor: str, small_disk: Disk) -> Ite
 
 
 def tablespace(disk: Disk) -> str:
-    """A folder that belongs to whoever the server runs as; it must be able to come there."""
+    """Make a directory for the server's user, who must be able to reach it."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW data_directory")
         owner = Path(cursor.fetchone()[0]).stat()

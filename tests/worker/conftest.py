@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
+from deadletter.worker.process import Worker
 from tests.patience import PATIENCE
 from tests.private_postgres import Server, private_server
 from tests.processes import Workers, database_url, worker_processes
@@ -32,11 +32,11 @@ def workers(
 
 
 @pytest.fixture
-def run(transactional_db: None) -> Callable[..., WorkerProcess]:
+def run(transactional_db: None) -> Callable[..., Worker]:
     """Drain the queues with a worker in this process; returns it, with its tally."""
 
-    def drain(**options: Any) -> WorkerProcess:
-        process = WorkerProcess(Options(name="here", drain=True, **options))
+    def drain(**options: Any) -> Worker:
+        process = Worker(Options(name="here", drain=True, **options))
         process.run()
         return process
 
@@ -48,8 +48,8 @@ def running(transactional_db: None) -> Callable[..., Any]:
     """Let a worker run in this process for as long as a `with` block lasts."""
 
     @contextmanager
-    def run(**options: Any) -> Iterator[WorkerProcess]:
-        process = WorkerProcess(Options(name="here", **options))
+    def run(**options: Any) -> Iterator[Worker]:
+        process = Worker(Options(name="here", **options))
         thread = threading.Thread(target=process.run, daemon=True)
         thread.start()
         try:

@@ -53,7 +53,7 @@ class Proxy:
                 end.close()
 
     def swallow(self) -> None:
-        """Let nothing through, and hang up on nobody: neither side learns that the other is off."""
+        """Let nothing through and close nothing: neither side learns that the other is gone."""
         self._flowing.clear()
 
     def flow(self) -> None:
@@ -134,7 +134,7 @@ class _Link:
         self.hang_up()
 
     def hang_up(self) -> None:
-        """End the other direction too; the last of the two closes the door."""
+        """End the other direction too; the last of the two closes the sockets."""
         _hang_up(self.client)
         _hang_up(self.server)
         with self.lock:

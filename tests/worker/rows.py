@@ -1,4 +1,4 @@
-"""What is in the queue now?"""
+"""The messages and poison records that are stored now."""
 
 from __future__ import annotations
 

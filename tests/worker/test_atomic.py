@@ -79,7 +79,7 @@ def test_an_overtaken_handler_leaves_nothing_and_its_thread_goes_on(run, handles
     def overtaken(message):
         Effect.objects.create(message=message.id)
         if message.attempt == 1:
-            # Its lease is over, and somebody else claims it.
+            # Its lease is over, and another worker claims it.
             clock.advance(61)
             Message.objects.filter(pk=message.id).update(lease_token="0" * 16)
             stolen.set()

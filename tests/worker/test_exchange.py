@@ -1,4 +1,4 @@
-"""The courier carries one exchange over the pump's connection while the pump keeps its books."""
+"""A busy worker runs an exchange in a thread, and applies the result of the last one meanwhile."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from deadletter import Outgoing, send, send_many
 from deadletter.lifecycle import Claimed
 from deadletter.models import Message
 from deadletter.worker import exchange, pump
-from deadletter.worker.courier import Courier
 from deadletter.worker.crash_ledger import SLOTS
+from deadletter.worker.exchange import ExchangeThread
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
+from deadletter.worker.process import Worker
 from tests.patience import PATIENCE
 from tests.processes import wait_until
 
@@ -27,40 +27,40 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def courier():
-    made: Courier[object] = Courier("default")
+def exchange_thread():
+    made: ExchangeThread[object] = ExchangeThread("default")
     yield made
     made.stop()
 
 
-def test_an_errand_runs_elsewhere_and_on_the_callers_connection(courier):
-    def errand() -> tuple[str, object]:
+def test_a_call_runs_elsewhere_and_on_the_callers_connection(exchange_thread):
+    def call() -> tuple[str, object]:
         return threading.current_thread().name, connection.connection
 
     connection.ensure_connection()
-    courier.send(errand)
+    exchange_thread.begin(call)
 
-    assert courier.wait() == ("deadletter-courier", connection.connection)
+    assert exchange_thread.wait() == ("deadletter-exchange", connection.connection)
 
 
-def test_what_an_errand_raises_is_raised_where_it_is_waited_for(courier):
-    def errand() -> object:
+def test_what_a_call_raises_is_raised_where_it_is_waited_for(exchange_thread):
+    def call() -> object:
         raise OperationalError("gone")
 
-    courier.send(errand)
+    exchange_thread.begin(call)
 
     with pytest.raises(OperationalError, match="gone"):
-        courier.wait()
-    courier.send(lambda: "back")
-    assert courier.wait() == "back"
+        exchange_thread.wait()
+    exchange_thread.begin(lambda: "back")
+    assert exchange_thread.wait() == "back"
 
 
-def test_a_courier_that_ends_leaves_the_connection_to_its_owner():
-    courier: Courier[int] = Courier("default")
-    courier.send(Message.objects.count)
-    assert courier.wait() == 0
+def test_a_thread_that_ends_leaves_the_connection_to_its_owner():
+    exchange_thread: ExchangeThread[int] = ExchangeThread("default")
+    exchange_thread.begin(Message.objects.count)
+    assert exchange_thread.wait() == 0
 
-    courier.stop()
+    exchange_thread.stop()
 
     assert connection.connection is not None
     assert not connection.allow_thread_sharing
@@ -69,21 +69,21 @@ def test_a_courier_that_ends_leaves_the_connection_to_its_owner():
 
 @pytest.fixture
 def pressed(monkeypatch) -> list[int]:
-    """Send every exchange by courier as soon as anything waits; note what each one entered."""
+    """Run every exchange in its thread as soon as anything waits; note what each one applied."""
     entered: list[int] = []
     monkeypatch.setattr(pump, "PRESSING", 1)
     catch_up = exchange.Exchange.catch_up
 
     def noting(self: exchange.Exchange) -> None:
-        if self.unentered is not None:
-            entered.append(len(self.unentered.batch.messages))
+        if self.unapplied is not None:
+            entered.append(len(self.unapplied.batch.messages))
         catch_up(self)
 
     monkeypatch.setattr(exchange.Exchange, "catch_up", noting)
     return entered
 
 
-def test_many_messages_are_each_handled_once_by_way_of_the_courier(run, handles, pressed):
+def test_many_messages_are_each_handled_once_in_the_exchange_thread(run, handles, pressed):
     handled = []
     handles("job", lambda message: handled.append(message.id))
     ids = send_many([Outgoing("job") for _ in range(2_000)])
@@ -92,12 +92,12 @@ def test_many_messages_are_each_handled_once_by_way_of_the_courier(run, handles,
 
     assert sorted(handled) == ids
     assert process.pump.tally.completed == 2_000
-    assert len(process._holdings) == 0
-    assert process._holdings.ledger.announced == []
-    assert pressed, "no exchange was sent by courier"
+    assert len(process._in_flight) == 0
+    assert process._in_flight.ledger.announced == []
+    assert pressed, "no exchange ran in its thread"
 
 
-def test_the_order_of_streams_holds_by_way_of_the_courier(run, handles, pressed):
+def test_the_order_of_streams_holds_in_the_exchange_thread(run, handles, pressed):
     handled: dict[str, list[int]] = {}
     handles("job", lambda message: handled.setdefault(message.stream, []).append(message.id))
     send_many([Outgoing("job", stream=f"s{n % 7}") for n in range(700)])
@@ -116,7 +116,7 @@ def test_an_exchange_that_breaks_under_way_is_reported_again(run, handles, press
     broken = []
 
     def breaking(**given):
-        if threading.current_thread().name == "deadletter-courier" and not broken:
+        if threading.current_thread().name == "deadletter-exchange" and not broken:
             broken.append(len(given["completions"]))
             raise OperationalError("the connection broke before it was sent")
         return process_batch(**given)
@@ -144,7 +144,7 @@ def test_a_limit_of_messages_counts_what_is_not_in_the_books_yet(run, handles, p
 def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
     transactional_db, handles, monkeypatch
 ):
-    """Its old handler ends after the new claim came back, and before that is in the books."""
+    """Its old handler ends after the new claim was answered, and before that is applied."""
     monkeypatch.setattr(pump, "PRESSING", 0)
     calls: list[int] = []
     may_end = threading.Event()
@@ -156,7 +156,7 @@ def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
 
     handles("job", work)
     id = send("job").id
-    process = WorkerProcess(Options(name="here", concurrency=4))
+    process = Worker(Options(name="here", concurrency=4))
     process._housekeeper.refresh()
     turning = process.pump
 
@@ -169,28 +169,28 @@ def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
 
     try:
         turn_until(lambda: calls)
-        held = process._holdings.get(id)
+        held = process._in_flight.get(id)
         assert held is not None
-        held.until = math.inf  # as after a pause: nobody has noticed that the lease is over
+        held.until = math.inf  # as after a pause: the end of the lease was not noticed
         Message.objects.update(available_at=now() - timedelta(seconds=5))
         turn_until(
             lambda: (
-                (turning._exchange.unentered and turning._exchange.unentered.batch.messages)
+                (turning._exchange.unapplied and turning._exchange.unapplied.batch.messages)
                 or len(calls) > 1
             )
         )
         may_end.set()
-        wait_until(lambda: process._executors.outcomes or len(calls) > 1)
+        wait_until(lambda: process._executors.outcomes.ready or len(calls) > 1)
         turn_until(lambda: not Message.objects.exists())
-        turn_until(lambda: not len(process._holdings) and turning.tally.lost)
+        turn_until(lambda: not len(process._in_flight) and turning.tally.lost)
     finally:
         turning._exchange.stop()
         process._executors.stop()
 
     assert calls == [1, 2]
     assert (turning.tally.completed, turning.tally.lost) == (1, 1)
-    assert process._holdings.ledger.entries() == []
-    assert process._holdings.ledger.room == SLOTS
+    assert process._in_flight.ledger.entries() == []
+    assert process._in_flight.ledger.room == SLOTS
 
 
 def test_a_large_batch_does_not_outgrow_the_ledger(run, handles, pressed):

@@ -1,4 +1,4 @@
-"""What happens when a message meets its handler, seen through `testing.drain`."""
+"""The call of a handler and its outcome, seen through `testing.drain`."""
 
 from __future__ import annotations
 

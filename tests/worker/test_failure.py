@@ -1,4 +1,4 @@
-"""Which reason does an exception stand for?"""
+"""The failure reason of an exception."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def test_two_workers_execute_each_message_once(workers: Workers):
 
     assert [worker.stop() for worker in started] == [0, 0]
     assert Counter(line["id"] for line in workers.journal("finish")) == Counter(ids)
-    if connection.vendor == "postgresql":  # SQLite gives its one write lock to whoever asks most
+    # SQLite gives its one write lock to the process that asks most.
+    if connection.vendor == "postgresql":
         assert len({line["pid"] for line in workers.journal("finish")}) == 2
     for worker in started:
         assert "database is locked" not in worker.text()
@@ -113,7 +114,7 @@ def test_an_open_breaker_holds_its_name_in_every_process_and_lets_others_flow(wo
     assert held.keys() == {"sample.broken"}
     assert held["sample.broken"] >= breaker.until
     wait_until(lambda: len(opened(first, second)) >= 3, why=first.text)
-    # The first to open it says so; whoever makes the probes says that they fail.
+    # The first worker to open it logs that; the worker with the probes logs that they fail.
     assert ["still" in line["text"] for line in opened(first, second)[:3]] == [False, True, True]
     starts = workers.journal("start", name="sample.broken")
     probes = len(opened(first, second))

@@ -13,10 +13,10 @@ from django.utils.timezone import now
 from deadletter import Outgoing, send, send_many
 from deadletter.lifecycle import ClaimRequest, Floor, WorkBatch, claim, process_batch
 from deadletter.models import Message, Queue
-from deadletter.worker import exchange
+from deadletter.worker import exchange, intake
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
-from deadletter.worker.tally import Reports
+from deadletter.worker.process import Worker
+from deadletter.worker.reports import Reports
 
 pytestmark = [
     pytest.mark.postgresql_only(reason="SQLite leaves no dead entries behind"),
@@ -83,7 +83,7 @@ def test_claims_without_a_pause_go_on_where_the_last_one_began(run, handles, flo
 
 
 def test_all_that_is_due_is_looked_at_every_second(run, handles, floors, monkeypatch):
-    monkeypatch.setattr(exchange, "WHOLE_LOOK", 0.0)
+    monkeypatch.setattr(intake, "WHOLE_LOOK", 0.0)
     handles("job", lambda message: None)
     fill()
 
@@ -132,12 +132,12 @@ def test_each_queue_has_its_own(run, handles, floors):
 
 @pytest.mark.parametrize("is_partial", [True, False])
 def test_a_drain_is_not_through_before_a_look_at_everything(is_partial):
-    process = WorkerProcess(Options(name="here", drain=True))
-    nothing = exchange.Answered(Reports(), WorkBatch("t"), 10, 0.0, 0.0, is_partial)
+    process = Worker(Options(name="here", drain=True))
+    nothing = exchange.CommittedExchange(Reports(), WorkBatch("t"), 10, 0.0, 0.0, is_partial)
     try:
         process.pump._plan_ahead(nothing)
     finally:
         process._executors.stop()
 
     assert process.pump._claiming is is_partial
-    assert (process.pump._rhythm.next_look <= monotonic()) is is_partial
+    assert (process.pump._schedule.next_look <= monotonic()) is is_partial

@@ -1,4 +1,4 @@
-"""What a handler may say and do, and what it must not be able to do to the worker or to others."""
+"""What a handler may return, raise and leave behind without harm to the worker or others."""
 
 from __future__ import annotations
 

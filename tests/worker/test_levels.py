@@ -10,7 +10,7 @@ import pytest
 from deadletter import Outgoing, send, send_many
 from deadletter.lifecycle import Levels
 from deadletter.models import Message, Queue
-from deadletter.worker import exchange
+from deadletter.worker import exchange, intake
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -66,8 +66,8 @@ def test_a_worker_that_is_never_idle_finds_what_is_more_urgent(run, handles, giv
 def test_a_notification_makes_an_idle_worker_look_for_new_levels(
     running, handles, given, monkeypatch
 ):
-    monkeypatch.setattr(exchange, "WHOLE_LOOK", 10_000.0)
-    monkeypatch.setattr(exchange, "REST", 1e9)
+    monkeypatch.setattr(intake, "WHOLE_LOOK", 10_000.0)
+    monkeypatch.setattr(intake, "REST", 1e9)
     # On a quick machine messages within a few milliseconds would share a notification.
     monkeypatch.setattr("deadletter.lifecycle.notify.INTERVAL", 0.0)
     handled = {priority: threading.Event() for priority in (3, -50, 100)}
@@ -82,7 +82,7 @@ def test_a_notification_makes_an_idle_worker_look_for_new_levels(
 
 
 def test_polling_finds_new_levels_without_a_notification(running, handles, given, monkeypatch):
-    monkeypatch.setattr(exchange, "WHOLE_LOOK", 10_000.0)
+    monkeypatch.setattr(intake, "WHOLE_LOOK", 10_000.0)
     monkeypatch.setattr("deadletter.lifecycle.enqueue.notify_after_commit", lambda using: None)
     handled = {priority: threading.Event() for priority in (3, -50, 100)}
     handles("job", lambda message: handled[message.payload].set())
@@ -97,8 +97,8 @@ def test_an_idle_worker_rests_between_two_discoveries_that_take_long(
     running, handles, given, monkeypatch
 ):
     """What was found is used for ten times as long as it took to find it, a second at most."""
-    monkeypatch.setattr(exchange, "WHOLE_LOOK", 10_000.0)
-    monkeypatch.setattr(exchange, "REST", 1e9)
+    monkeypatch.setattr(intake, "WHOLE_LOOK", 10_000.0)
+    monkeypatch.setattr(intake, "REST", 1e9)
     enough = threading.Event()
     real = exchange.process_batch
 

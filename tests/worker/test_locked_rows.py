@@ -17,7 +17,7 @@ from django.db import connection, transaction
 from deadletter import operations, send
 from deadletter.models import Message, Queue
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
+from deadletter.worker.process import Worker
 from tests.processes import Workers, wait_until
 
 pytestmark = [
@@ -362,24 +362,24 @@ def test_leases_are_renewed_after_a_lock_of_the_table_and_nothing_is_lost_by_it(
     gate = threading.Event()
     handles("job", lambda message: gate.wait(LONG))
     id = send("job").id
-    process = WorkerProcess(Options(name="here", lease=3600.0))
+    process = Worker(Options(name="here", lease=3600.0))
     process._housekeeper.refresh()
-    wait_until(lambda: process.pump.turn() or process._holdings.running(), patience=LONG)
-    [holding_] = list(process._holdings)
+    wait_until(lambda: process.pump.turn() or process._in_flight.running(), patience=LONG)
+    [item] = list(process._in_flight)
     before = Message.objects.get(pk=id).available_at
     leases = process.pump.leases
 
     with holding(locked_table):
-        holding_.until = monotonic() + 1000.0
+        item.until = monotonic() + 1000.0
         leases._next = 0.0
         leases.check(monotonic())
-        assert holding_.until < monotonic() + 1001.0
+        assert item.until < monotonic() + 1001.0
     leases._next, leases._busy = 0.0, {}
     leases.check(monotonic())
 
     assert Message.objects.get(pk=id).available_at > before
-    assert holding_.until > monotonic() + 3000.0
+    assert item.until > monotonic() + 3000.0
     gate.set()
-    wait_until(lambda: process.pump.turn() or not len(process._holdings), patience=LONG)
+    wait_until(lambda: process.pump.turn() or not len(process._in_flight), patience=LONG)
     process._executors.stop()
     assert process.pump.tally.lost == 0

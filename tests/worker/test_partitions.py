@@ -1,4 +1,4 @@
-"""The server is there and does not answer, or answers somebody else: rows 15, 18 and 21."""
+"""The server runs and does not answer, or answers other sessions only: rows 15, 18 and 21."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_killed_backend_ends_all_sessions_and_the_worker_begins_new_ones(site:
 
 @pytest.fixture
 def hanging(site: Site) -> Iterator[Site]:
-    """Whoever commits waits for a standby that does not exist, until the end of the test."""
+    """Let commits wait for a standby that does not exist, until the end of the test."""
     yield site
     let_commit(site)
 
 
-def let_nobody_commit(site: Site) -> None:
+def let_commits_wait(site: Site) -> None:
     _set_standby(site, "ghost")
 
 
@@ -71,7 +71,7 @@ def test_a_report_whose_commit_hangs_is_applied_once(hanging: Site, end: str):
     worker = site.workers.start("--poll", 0.1)
     site.workers.wait_for("start", id=id)
 
-    let_nobody_commit(site)
+    let_commits_wait(site)
     site.workers.open("end")
     waiting = wait_until(lambda: site.query(WAITING), why=worker.text)
     if end == "the session is terminated":

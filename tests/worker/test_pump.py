@@ -1,4 +1,4 @@
-"""The pump, step by step: what it does when threads, leases and the database get in its way."""
+"""The pump, step by step, with slow threads, lost leases and a database that fails."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from django.db import DataError, InternalError, OperationalError
 from deadletter import FailureReason, Outgoing, send, send_many
 from deadletter.lifecycle import Failure, claim, complete, fail, streams
 from deadletter.models import Message, PoisonRecord
-from deadletter.worker import busy_reports, exchange, executors, leases, pump, rhythm
+from deadletter.worker import busy_reports, exchange, executors, leases, pump
 from deadletter.worker.crash_ledger import SLOTS
 from deadletter.worker.options import Options
-from deadletter.worker.process import WorkerProcess
+from deadletter.worker.process import Worker
 from tests.patience import PATIENCE
 from tests.processes import wait_until
 
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def stepped(transactional_db: None) -> Iterator[Callable[..., WorkerProcess]]:
+def stepped(transactional_db: None) -> Iterator[Callable[..., Worker]]:
     """Make a worker whose pump turns only when the test says so: `stepped().pump.turn()`."""
-    made: list[WorkerProcess] = []
+    made: list[Worker] = []
 
-    def make(**options: Any) -> WorkerProcess:
-        process = WorkerProcess(Options(name="here", **options))
+    def make(**options: Any) -> Worker:
+        process = Worker(Options(name="here", **options))
         process._housekeeper.refresh()
         made.append(process)
         return process
@@ -45,7 +45,7 @@ def stepped(transactional_db: None) -> Iterator[Callable[..., WorkerProcess]]:
         process._executors.stop()
 
 
-def turn_until(process: WorkerProcess, condition: Callable[[], Any]) -> None:
+def turn_until(process: Worker, condition: Callable[[], Any]) -> None:
     def turned() -> Any:
         process.pump.turn()
         return condition()
@@ -53,10 +53,10 @@ def turn_until(process: WorkerProcess, condition: Callable[[], Any]) -> None:
     wait_until(turned)
 
 
-def assert_holds_nothing(process: WorkerProcess) -> None:
-    assert len(process._holdings) == 0
-    assert process._holdings.ledger.room == SLOTS
-    assert process._holdings.ledger.entries() == []
+def assert_holds_nothing(process: Worker) -> None:
+    assert len(process._in_flight) == 0
+    assert process._in_flight.ledger.room == SLOTS
+    assert process._in_flight.ledger.entries() == []
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -103,13 +103,13 @@ def test_a_failure_and_the_messages_behind_it_are_reported_together(stepped, han
             entries.append([type(report).__name__ for _, report in entry])
             super().append(entry)
 
-    process._executors.outcomes = Outcomes()
+    process._executors.outcomes.ready = Outcomes()
 
     turn_until(process, lambda: entries)
 
     # One entry is one transaction: the pump cannot look in between.
     assert entries == [["Failure", "Release", "Release"]]
-    turn_until(process, lambda: not len(process._holdings))
+    turn_until(process, lambda: not len(process._in_flight))
     assert sorted(rows().values()) == [0, 0, 1]
 
 
@@ -167,8 +167,8 @@ def test_what_waited_through_an_outage_longer_than_its_lease_is_not_charged(
 
     monkeypatch.setattr(leases, "in_transaction", fails_twice)
     clock.advance(61)
-    for holding in process._holdings:
-        holding.until = time.monotonic() - 1
+    for item in process._in_flight:
+        item.until = time.monotonic() - 1
 
     for _ in range(2):
         process.pump.leases._next = 0.0
@@ -196,12 +196,12 @@ def test_waiting_for_the_last_of_max_messages_takes_few_turns(handles, transacti
     gate = threading.Event()
     handles("job", lambda message: gate.wait(PATIENCE))
     send("job")
-    process = WorkerProcess(Options(name="here", max_messages=1))
+    process = Worker(Options(name="here", max_messages=1))
     turns = count_turns(process)
     thread = threading.Thread(target=process.run)
     thread.start()
 
-    wait_until(lambda: process._holdings.running())
+    wait_until(lambda: process._in_flight.running())
     before, start = len(turns), time.monotonic()
     wait_until(lambda: time.monotonic() > start + 0.5)
     taken, seconds = len(turns) - before, time.monotonic() - start
@@ -229,7 +229,7 @@ def test_max_messages_is_exact(run, handles):
 def test_whatever_the_database_refuses_is_tried_again_later_and_nothing_is_lost(
     handles, monkeypatch, transactional_db, error
 ):
-    monkeypatch.setattr(rhythm, "LONGEST_RETRY", 0.1)
+    monkeypatch.setattr(pump, "LONGEST_RETRY", 0.1)
     done = []
     handles("job", lambda message: done.append(message.id))
     ids = [send("job").pk for _ in range(5)]
@@ -243,7 +243,7 @@ def test_whatever_the_database_refuses_is_tried_again_later_and_nothing_is_lost(
         return real(**given)
 
     monkeypatch.setattr(exchange, "process_batch", refuse)
-    process = WorkerProcess(Options(name="here", drain=True))
+    process = Worker(Options(name="here", drain=True))
 
     process.run()
 
@@ -268,7 +268,7 @@ def test_a_worker_told_to_stop_while_the_database_is_away_does_not_spin(
         gate = threading.Event()
         handles("job", lambda message: gate.wait(PATIENCE))
         send("job")
-        wait_until(process._holdings.running)
+        wait_until(process._in_flight.running)
         monkeypatch.setattr(exchange, "process_batch", away)
         gate.set()
         wait_until(lambda: calls)
@@ -301,7 +301,7 @@ def test_a_report_that_cannot_be_stored_harms_no_other(stepped, handles, monkeyp
             process.pump.turn()
         except OperationalError:
             return False
-        return not len(process._holdings)
+        return not len(process._in_flight)
 
     wait_until(settled)
 
@@ -340,7 +340,7 @@ def test_a_report_that_was_already_applied_counts_as_done(stepped, handles, monk
             process.pump.turn()
         except OperationalError:
             return False
-        return not len(process._holdings) and not Message.objects.filter(name="good").exists()
+        return not len(process._in_flight) and not Message.objects.filter(name="good").exists()
 
     wait_until(settled)
 
@@ -350,14 +350,14 @@ def test_a_report_that_was_already_applied_counts_as_done(stepped, handles, monk
     assert (poison.message_id, poison.attempts) == (last, 1)
     assert process.pump.tally.lost == 0
     assert process.pump.tally.completed == 1
-    # Nobody could have claimed them meanwhile, so nothing is in doubt.
+    # No other worker could have claimed them meanwhile, so nothing is in doubt.
     assert "lease" not in caplog.text
     assert_holds_nothing(process)
 
 
-@pytest.mark.parametrize("by_somebody_else", [True, False])
+@pytest.mark.parametrize("by_another_worker", [True, False])
 def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
-    stepped, handles, clock, monkeypatch, caplog, by_somebody_else
+    stepped, handles, clock, monkeypatch, caplog, by_another_worker
 ):
     handles("job", lambda message: None)
     id = send("job").pk
@@ -367,7 +367,7 @@ def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
 
     def breaks_off(**given):
         if given["completions"] and next(cut, False):
-            if not by_somebody_else:
+            if not by_another_worker:
                 real(**given)
             raise OperationalError("server closed the connection unexpectedly")
         return real(**given)
@@ -377,12 +377,12 @@ def test_a_report_that_broke_off_and_outlived_its_lease_is_said_to_be_unsure(
         turn_until(process, lambda: False)
 
     clock.advance(61)
-    [holding] = process._holdings
-    holding.until = time.monotonic() - 1
-    if by_somebody_else:
+    [item] = process._in_flight
+    item.until = time.monotonic() - 1
+    if by_another_worker:
         other = claim()
         complete(other.token, other.ids)
-    turn_until(process, lambda: not len(process._holdings))
+    turn_until(process, lambda: not len(process._in_flight))
 
     # Both ways leave the same: which it was cannot be known, so it is not passed over in silence.
     assert rows() == {}
@@ -413,7 +413,7 @@ def test_a_report_that_broke_off_stays_in_doubt_while_the_backlog_is_settled(
     process = stepped()
     held = send("job").pk
     held_up(monkeypatch, held)
-    turn_until(process, lambda: process.pump._backlog.ids == {held})
+    turn_until(process, lambda: process.pump._busy.ids == {held})
     real = exchange.process_batch
     cut = iter([True])
 
@@ -428,8 +428,8 @@ def test_a_report_that_broke_off_stays_in_doubt_while_the_backlog_is_settled(
     with pytest.raises(OperationalError):
         turn_until(process, lambda: False)
     # Due before the report that broke off is repeated.
-    process.pump._backlog._next = 0.0
-    turn_until(process, lambda: not len(process._holdings))
+    process.pump._busy._next = 0.0
+    turn_until(process, lambda: not len(process._in_flight))
 
     assert rows() == {}
     assert (process.pump.tally.completed, process.pump.tally.lost) == (2, 0)
@@ -452,10 +452,10 @@ def test_a_database_that_goes_away_while_holders_are_asked_costs_no_claimed_mess
     wait_until(lambda: process.pump.turn() or seen)
     # Claimed by the exchange that meets the lock.
     other = send("job").pk
-    turn_until(process, lambda: process.pump._backlog.ids == {held})
-    turn_until(process, lambda: other in seen and len(process._holdings) == 1)
-    process.pump._backlog._next = 0.0
-    turn_until(process, lambda: not len(process._holdings))
+    turn_until(process, lambda: process.pump._busy.ids == {held})
+    turn_until(process, lambda: other in seen and len(process._in_flight) == 1)
+    process.pump._busy._next = 0.0
+    turn_until(process, lambda: not len(process._in_flight))
 
     assert seen == [held, other]
     assert rows() == {}
@@ -526,7 +526,7 @@ def test_a_timeout_uses_the_handlers_own_backoff(stepped, handles):
     assert 990 < wait < 1000 + PATIENCE
 
 
-def count_turns(process: WorkerProcess) -> list[float]:
+def count_turns(process: Worker) -> list[float]:
     turns: list[float] = []
     real = process.pump.turn
 

@@ -29,7 +29,7 @@ PATIENCE = 120.0
 
 @pytest.fixture
 def empty(workers: Workers, tmp_path: Path) -> Iterator[Workers]:
-    """Workers on a database in which nobody has run `migrate`."""
+    """Workers on a database without migrations."""
     if connection.vendor == "sqlite":
         workers.url = f"sqlite:///{tmp_path / 'empty.sqlite3'}"
         yield workers

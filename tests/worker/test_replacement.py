@@ -1,4 +1,4 @@
-"""Who ends a process, who follows it, and what becomes of the handlers it runs meanwhile?"""
+"""A process that is replaced: why it ends, what follows it, and its running handlers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.db import connection
 
 from deadletter import FailureReason, send
 from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
-from deadletter.worker.crash_ledger import Ledger, Phase
+from deadletter.worker.crash_ledger import CrashLedger, Phase
 from deadletter.worker.housekeeper import draining_name
 from tests.processes import Worker, Workers, _can_write, wait_until
 
@@ -106,7 +106,7 @@ def test_one_child_that_is_told_to_stop_finishes_and_is_replaced(workers: Worker
 
 
 def test_a_child_that_died_between_its_last_word_and_its_end_is_no_death():
-    ledger = Ledger()
+    ledger = CrashLedger()
     ledger.phase = Phase.REPLACED
     ledger.announce("00112233445566ff")
 
@@ -166,7 +166,7 @@ def test_at_most_one_process_of_a_place_drains_and_the_next_one_works_until_it_m
     longer = send("sample.work", {"gate": "second"}).pk
     workers.wait_for("start", id=longer, pid=second)
 
-    # Stuck as well, it has nobody to take over, and goes on.
+    # Stuck as well, it has no replacement yet, and works on.
     hangs = send("sample.hang").pk
     worker.wait_for("message_timed_out", message_id=hangs)
     for _ in range(3):

@@ -15,8 +15,8 @@ from django.db import transaction
 from deadletter import Status, crash_points, send, sql, testing
 from deadletter.lifecycle import ClaimRequest, Failure, Progress, claim, fail, process_batch
 from deadletter.models import Message, PoisonRecord
-from deadletter.worker.crash_ledger import Entry, Ledger, Stage
-from deadletter.worker.supervisor import free
+from deadletter.worker.crash_ledger import CrashLedger, LedgerEntry, SlotState
+from deadletter.worker.orphans import free
 from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
 from tests.sample.models import Effect
@@ -433,10 +433,12 @@ def test_a_stage_that_is_refused_is_a_failure_of_the_attempt(run, handles, caplo
 def test_a_stage_that_a_dead_process_had_finished_is_finished_for_it():
     ids = [send("job", stream="s").pk for _ in range(3)]
     batch = claim(limit=3)
-    ledger = Ledger()
+    ledger = CrashLedger()
     slots = [ledger.hold(id, batch.token) for id in ids]
     ledger.mark_staged(slots[0], STORED | PACKED)
-    assert ledger.entries()[0] == Entry(ids[0], batch.token, Stage.STAGED, STORED | PACKED)
+    assert ledger.entries()[0] == LedgerEntry(
+        ids[0], batch.token, SlotState.STAGED, STORED | PACKED
+    )
 
     free("dead", ledger.entries(), "signal SIGKILL", claiming=(), using="default")
 

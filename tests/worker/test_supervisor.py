@@ -1,4 +1,4 @@
-"""--processes N: who dies, who is replaced, who is charged, and how all of them stop."""
+"""--processes N: dead processes are replaced, their messages charged; and all of them stop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from deadletter import FailureReason, Outgoing, clock, logs, send, send_many
 from deadletter.lifecycle import ClaimRequest, claim, process_batch, sweep
 from deadletter.models import Message, PoisonRecord, Queue, WorkerDeath, WorkerProcess
 from deadletter.worker import supervisor
-from deadletter.worker.crash_ledger import Entry, Ledger, Stage
-from deadletter.worker.supervisor import Child, Supervisor, free
+from deadletter.worker.crash_ledger import CrashLedger, LedgerEntry, SlotState
+from deadletter.worker.orphans import free
+from deadletter.worker.supervisor import ChildProcess, Supervisor
 from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
 from tests.sample.models import Effect
@@ -61,7 +62,7 @@ def test_what_a_child_claimed_in_the_moment_it_died_is_freed_as_well():
     token = "00112233445566ff"
     batch = process_batch(worker="dead", claim=ClaimRequest(token=token))
     assert batch.token == token
-    ledger = Ledger()
+    ledger = CrashLedger()
     ledger.announce(token)
     ledger.hold(ids[0], token)
 
@@ -77,9 +78,9 @@ def test_what_was_claimed_anew_under_a_running_handler_is_freed_as_well(clock):
     clock.advance(2)
     new = process_batch(worker="dead", claim=ClaimRequest())
     assert old.ids == new.ids == [id]
-    ledger = Ledger()
+    ledger = CrashLedger()
     ledger.announce(new.token)
-    ledger.mark(ledger.hold(id, old.token), Stage.RUNNING)
+    ledger.mark(ledger.hold(id, old.token), SlotState.RUNNING)
 
     free("dead", ledger.entries(), "signal SIGKILL", claiming=ledger.announced, using="default")
 
@@ -118,7 +119,7 @@ def test_a_process_that_keeps_dying_is_restarted_later_each_time(workers: Worker
 
 
 def test_a_killed_process_leaves_what_it_died_of_and_what_it_held(workers: Workers):
-    """As an out-of-memory kill: nobody but the supervisor can say what happened."""
+    """As an out-of-memory kill: only the supervisor can tell what happened."""
     Queue.objects.filter(name="default").update(max_attempts=1)
     ids = [send("sample.work", {"gate": "end"}).pk for _ in range(2)]
     waiting = [send("sample.work", {"gate": "end"}, delay=0).pk for _ in range(3)]
@@ -285,8 +286,16 @@ def test_a_dead_childs_messages_are_settled_by_how_far_they_got():
         send("job")
     batch = claim(worker="dead")
     waiting, running, done, failed, gone = batch.ids
-    stages = [Stage.WAITING, Stage.RUNNING, Stage.DONE, Stage.FAILED, Stage.RUNNING]
-    entries = [Entry(id, batch.token, stage) for id, stage in zip(batch.ids, stages, strict=True)]
+    stages = [
+        SlotState.WAITING,
+        SlotState.RUNNING,
+        SlotState.DONE,
+        SlotState.FAILED,
+        SlotState.RUNNING,
+    ]
+    entries = [
+        LedgerEntry(id, batch.token, stage) for id, stage in zip(batch.ids, stages, strict=True)
+    ]
     Message.objects.filter(pk=gone).delete()
 
     free("dead", entries, "signal SIGKILL", using="default")
@@ -320,7 +329,7 @@ def test_a_fork_the_system_refuses_is_tried_again(monkeypatch, caplog):
 
     monkeypatch.setattr(supervisor.os, "fork", refuse)
     boss = Supervisor(["w/1"], lambda name, ledger: 0, using="default", grace=1)
-    child: Child = boss._children[0]
+    child: ChildProcess = boss._children[0]
 
     boss._start_missing()
 

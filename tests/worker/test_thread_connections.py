@@ -1,4 +1,4 @@
-"""What a thread remembers of its connections, so that most messages need not look at them."""
+"""A thread remembers the state of its connections, so that most messages need no check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections, transaction
 
 from deadletter.worker import thread_connections
-from deadletter.worker.thread_connections import prepare, tidy
+from deadletter.worker.thread_connections import after_message, before_message
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,11 +54,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def test_a_thread_without_connections_is_looked_at_once(looks):
     def work() -> int:
-        tidy()
+        after_message()
         first = len(looks)
         for _ in range(100):
-            prepare(time.monotonic())
-            assert tidy() == []
+            before_message(time.monotonic())
+            assert after_message() == []
         return len(looks) - first
 
     assert in_a_thread(work) == 0
@@ -67,11 +67,11 @@ def test_a_thread_without_connections_is_looked_at_once(looks):
 
 def test_a_transaction_is_found_however_many_messages_used_no_connection_before(looks):
     def work() -> list[str]:
-        tidy()
-        tidy()
+        after_message()
+        after_message()
         transaction.atomic().__enter__()
         use_the_database()
-        return tidy()
+        return after_message()
 
     assert in_a_thread(work) == ["default"]
 
@@ -80,11 +80,11 @@ def test_a_thread_that_keeps_its_connection_is_looked_at_after_each_message(sett
     def work() -> list[list[str]]:
         connection.settings_dict["CONN_MAX_AGE"] = None
         use_the_database()
-        found = [tidy()]
+        found = [after_message()]
         # The connection stayed open, so nothing announces what is done with it.
         assert connection.connection is not None
         transaction.set_autocommit(False)
-        found.append(tidy())
+        found.append(after_message())
         return found
 
     age = connection.settings_dict["CONN_MAX_AGE"]
@@ -98,11 +98,11 @@ def test_a_connection_that_grew_old_while_its_thread_waited_is_closed_before_a_m
     def work() -> tuple[bool, bool]:
         use_the_database()
         connection.close_at = None
-        tidy()
+        after_message()
         connection.close_at = time.monotonic() - 1
-        prepare(time.monotonic())
+        before_message(time.monotonic())
         soon = connection.connection is not None
-        prepare(time.monotonic() + thread_connections.FRESH + 0.1)
+        before_message(time.monotonic() + thread_connections.FRESH + 0.1)
         return soon, connection.connection is None
 
     assert in_a_thread(work) == (True, True)

@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-from deadletter.worker import thread_pool as crews
-from deadletter.worker.thread_pool import QUICK, STREAK, Crew, Member
+from deadletter.worker import thread_pool
+from deadletter.worker.thread_pool import QUICK, STREAK, PoolThread, ThreadPool
 from tests.patience import PATIENCE
 from tests.processes import wait_until
 
 
 @pytest.fixture
-def crew() -> Iterator[Callable[..., Crew]]:
-    """Make a crew whose runs are functions; those that return False end their thread."""
-    made: list[Crew] = []
+def pool() -> Iterator[Callable[..., ThreadPool]]:
+    """Make a pool whose runs are functions; those that return False end their thread."""
+    made: list[ThreadPool] = []
 
-    def make(size: int) -> Crew:
-        def work(run: Any, member: Member) -> bool:
-            made[0].began(member, time.monotonic())
+    def make(size: int) -> ThreadPool:
+        def work(run: Any, thread: PoolThread) -> bool:
+            thread.began(time.monotonic())
             return run() is not False
 
-        made.append(Crew(size=size, work=work))
+        made.append(ThreadPool(size=size, work=work))
         return made[0]
 
     yield make
@@ -43,9 +43,9 @@ def new_threads() -> Iterator[list[threading.Thread]]:
     started += set(threading.enumerate()) - before
 
 
-def test_every_run_is_taken_once_and_in_order_by_a_single_thread(crew):
+def test_every_run_is_taken_once_and_in_order_by_a_single_thread(pool):
     done: list[int] = []
-    alone = crew(1)
+    alone = pool(1)
     for start in range(0, 1000, 100):
         alone.put([lambda n=n: done.append(n) for n in range(start, start + 100)])
 
@@ -54,21 +54,21 @@ def test_every_run_is_taken_once_and_in_order_by_a_single_thread(crew):
     assert done == list(range(1000))
 
 
-def test_as_many_runs_as_there_are_threads_go_on_at_a_time(crew):
+def test_as_many_runs_as_there_are_threads_go_on_at_a_time(pool):
     barrier = threading.Barrier(8)
     passed: list[int] = []
-    # Nobody passes before eight of them are there.
-    crew(8).put([lambda: passed.append(barrier.wait(PATIENCE)) for _ in range(24)])
+    # The barrier opens when eight of them wait.
+    pool(8).put([lambda: passed.append(barrier.wait(PATIENCE)) for _ in range(24)])
 
     wait_until(lambda: len(passed) == 24)
 
     assert not barrier.broken
 
 
-def test_a_run_that_waits_does_not_keep_the_others_waiting(crew):
+def test_a_run_that_waits_does_not_keep_the_others_waiting(pool):
     gate = threading.Event()
     done: list[int] = []
-    two = crew(2)
+    two = pool(2)
     quick = [lambda n=n: done.append(n) for n in range(200)]
     two.put([*quick[:100], lambda: gate.wait(PATIENCE), *quick[100:]])
 
@@ -80,9 +80,9 @@ def test_a_run_that_waits_does_not_keep_the_others_waiting(crew):
     gate.set()
 
 
-def test_quick_runs_are_left_to_one_thread_mostly(crew):
+def test_quick_runs_are_left_to_one_thread_mostly(pool):
     by_thread: Counter[int] = Counter()
-    many = crew(8)
+    many = pool(8)
     for _ in range(20):
         many.put([lambda: by_thread.update([threading.get_ident()]) for _ in range(1000)])
 
@@ -92,9 +92,9 @@ def test_quick_runs_are_left_to_one_thread_mostly(crew):
     assert by_thread.most_common(1)[0][1] > 5_000
 
 
-def test_a_thread_that_was_replaced_ends_and_its_place_can_be_filled(crew):
+def test_a_thread_that_was_replaced_ends_and_its_place_can_be_filled(pool):
     with new_threads() as started:
-        one = crew(1)
+        one = pool(1)
     done: list[int] = []
 
     one.put([lambda: False, lambda: done.append(1)])
@@ -104,10 +104,10 @@ def test_a_thread_that_was_replaced_ends_and_its_place_can_be_filled(crew):
     wait_until(lambda: done == [1])
 
 
-def test_all_threads_end_with_the_crew(crew):
+def test_all_threads_end_with_the_pool(pool):
     done: list[int] = []
     with new_threads() as started:
-        some = crew(4)
+        some = pool(4)
     some.put([lambda: done.append(1) for _ in range(100)])
 
     wait_until(lambda: len(done) == 100)
@@ -117,11 +117,11 @@ def test_all_threads_end_with_the_crew(crew):
     assert len(started) == 4
 
 
-def at_work(crew: Crew, *, last: float, streak: int = STREAK) -> Member:
-    member = Member()
-    member.last, member.streak = last, streak
-    crew._active.add(member)
-    return member
+def at_work(pool: ThreadPool, *, last: float, streak: int = STREAK) -> PoolThread:
+    thread = PoolThread(pool)
+    thread.last, thread.streak = last, streak
+    pool._active.add(thread)
+    return thread
 
 
 @pytest.mark.parametrize(
@@ -134,49 +134,49 @@ def at_work(crew: Crew, *, last: float, streak: int = STREAK) -> Member:
     ids=["went on", "stood still as well", "is slow"],
 )
 def test_a_quick_thread_leaves_when_another_one_went_on_while_it_waited(
-    crew, other_last, other_streak, superfluous
+    pool, other_last, other_streak, superfluous
 ):
-    two = crew(0)
+    two = pool(0)
     mine = at_work(two, last=0.95)
     at_work(two, last=other_last, streak=other_streak)
 
-    two.began(mine, 1.0 + crews.PATIENCE / 2)
+    mine.began(1.0 + thread_pool.PATIENCE / 2)
 
     assert mine.is_superfluous is superfluous
 
 
-def test_of_two_quick_threads_only_one_leaves(crew):
-    two = crew(0)
+def test_of_two_quick_threads_only_one_leaves(pool):
+    two = pool(0)
     one = at_work(two, last=0.95)
     other = at_work(two, last=1.0)
 
-    two.began(one, 1.001)
+    one.began(1.001)
     other.last = 0.999
-    two.began(other, 1.0015)
+    other.began(1.0015)
 
     assert (one.is_superfluous, other.is_superfluous) == (True, False)
 
 
-def test_a_slow_thread_never_leaves(crew):
-    two = crew(0)
+def test_a_slow_thread_never_leaves(pool):
+    two = pool(0)
     mine = at_work(two, last=0.95, streak=STREAK - 1)
     at_work(two, last=1.0)
 
-    two.began(mine, 1.001)
+    mine.began(1.001)
 
     assert not mine.is_superfluous
 
 
-def test_now_and_then_a_slow_message_does_not_make_a_thread_slow(crew):
-    alone = crew(0)
-    member = at_work(alone, last=0.0, streak=0)
+def test_now_and_then_a_slow_message_does_not_make_a_thread_slow(pool):
+    alone = pool(0)
+    thread = at_work(alone, last=0.0, streak=0)
     now = 0.0
     for n in range(400):
         now += QUICK * 10 if n % 40 == 39 else QUICK / 2
-        alone.began(member, now)
-    assert member.is_quick
+        thread.began(now)
+    assert thread.is_quick
 
     for _ in range(10):
         now += QUICK * 2
-        alone.began(member, now)
-    assert not member.is_quick
+        thread.began(now)
+    assert not thread.is_quick

@@ -1,4 +1,4 @@
-"""With DEBUG on, sending to a name that nobody handles is told, once, and never breaks a send."""
+"""With DEBUG on, sending to a name without a handler warns once, and never breaks a send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name no handler knows is not a failure: it waits, counted by itself, judged by the claim."""
+"""A name without a handler is no failure: the message waits, with a count and limit of its own."""
 
 from __future__ import annotations
 

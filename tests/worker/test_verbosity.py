@@ -10,7 +10,7 @@ import pytest
 from deadletter import send
 from deadletter.models import Queue
 from deadletter.worker.options import Options
-from deadletter.worker.process import LISTED, WorkerProcess
+from deadletter.worker.process import LISTED, Worker
 from deadletter.worker.registry import Handler, Registry
 from tests.processes import Workers
 
@@ -67,7 +67,7 @@ def test_the_first_line_names_the_handlers_and_no_others(caplog) -> None:
         handlers.add(Handler(name=name, function=print))
     caplog.set_level(logging.INFO, logger="deadletter")
 
-    WorkerProcess(Options(name="here", drain=True), handlers=handlers).run()
+    Worker(Options(name="here", drain=True), handlers=handlers).run()
 
     [started] = [record for record in caplog.records if record.event == "worker_started"]
     named = started.fields["handlers"].split(", ")
@@ -83,7 +83,7 @@ def test_many_handlers_are_cut_with_a_count(caplog) -> None:
         handlers.add(Handler(name=f"a.handler.{number:03}", function=print))
     caplog.set_level(logging.INFO, logger="deadletter")
 
-    WorkerProcess(Options(name="here", drain=True), handlers=handlers).run()
+    Worker(Options(name="here", drain=True), handlers=handlers).run()
 
     [started] = [record for record in caplog.records if record.event == "worker_started"]
     text = started.fields["handlers"]

@@ -16,7 +16,7 @@ _CHAINED = (
 #: Paths of what nobody on call wrote. The traceback may come from another machine: no prefixes.
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|[/\\]lib[/\\]python3|^<frozen |[/\\]deadletter[/\\]"
-    r"(worker[/\\]|lifecycle[/\\]|operations[/\\]|copies\.py$)|\\Lib\\"
+    r"(worker[/\\]|lifecycle[/\\]|operations[/\\]|(forks|copies)\.py$)|\\Lib\\"
 )
 
 

@@ -23,29 +23,30 @@ from ...metrics.server import CannotListen
 from ...models import Message, Queue
 from ...models import WorkerProcess as WorkerRow
 from ...patterns import is_pattern
-from ...worker import pools
-from ...worker.crash_ledger import Ledger
+from ...worker import connection_pools
+from ...worker.crash_ledger import CrashLedger
 from ...worker.housekeeper import resident_mib
 from ...worker.options import Options
-from ...worker.outages import Unusable, advice, check_tables, is_outage
-from ...worker.process import RECYCLE, WorkerProcess, leave, start_again
+from ...worker.outages import DatabaseUnusable, advice, check_tables, is_outage
+from ...worker.process import RECYCLE, Worker, leave, start_again
 from ...worker.registry import discover, registry
 from ...worker.shutdown import Shutdown
 
-#: Seconds for which a handler that computes may keep the interpreter while the pump waits for it.
-#: Python's own 5 ms are as long as a transaction; they cost a tenth of the rate of quick handlers.
+#: Seconds for which a computing handler may keep the interpreter while the pump waits for it.
+#: Python's default of 5 ms is as long as a transaction; it costs a tenth of the rate of quick
+#: handlers.
 SWITCH = 0.0005
 
 
 class Command(BaseCommand):
-    help = "Claim messages and run their handlers until SIGTERM or Ctrl-C (a second one: at once)."
+    help = "Claim messages and run their handlers until SIGTERM or Ctrl-C (twice: exit at once)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--queues",
             metavar="NAMES",
             help="comma-separated names or glob patterns, in order of preference "
-            "(default: all but dead queues, without preference)",
+            "(default: all except dead queues, without preference)",
         )
         parser.add_argument(
             "--concurrency",
@@ -59,85 +60,87 @@ class Command(BaseCommand):
             type=_count,
             default=1,
             metavar="N",
-            help="more than one: a supervisor forks them and replaces the dead",
+            help="processes; more than one: a supervisor forks them and replaces those that die "
+            "(default: 1)",
         )
         parser.add_argument(
             "--batch",
             type=_count,
             default=500,
             metavar="N",
-            help="messages per claim at most (default: 500)",
+            help="maximum of messages per claim (default: 500)",
         )
         parser.add_argument(
             "--lease",
             type=seconds,
             metavar="S",
-            help="30s, 5m or seconds; renewed while a handler runs (default: the queue's)",
+            help="duration of a lease: 30s, 5m or seconds; renewed while a handler runs "
+            "(default: the queue's)",
         )
         parser.add_argument(
             "--poll",
             type=seconds,
             default=1.0,
             metavar="S",
-            help="longest pause between two looks for work (default: 1)",
+            help="longest pause between two claims, in seconds (default: 1)",
         )
         parser.add_argument(
             "--grace",
             type=_grace,
             default=30.0,
             metavar="S",
-            help="how long handlers may finish after a stop (default: 30)",
+            help="time for running handlers to finish after a stop (default: 30 seconds)",
         )
         parser.add_argument(
             "--drain-limit",
             type=_grace,
             metavar="S",
-            help="how long a process that is replaced waits for its handlers (default: as long as "
-            "their own timeouts; an hour for handlers without one)",
+            help="time for which a process that is replaced waits for its handlers (default: their "
+            "own timeouts; an hour for handlers without one)",
         )
-        parser.add_argument("--drain", action="store_true", help="exit when nothing is due")
+        parser.add_argument("--drain", action="store_true", help="exit when no message is due")
         parser.add_argument(
             "--max-messages",
             type=_count,
             metavar="N",
-            help="exit, or be replaced by the supervisor, after so many",
+            help="exit, or be replaced by the supervisor, after so many messages",
         )
         parser.add_argument(
             "--max-memory",
             type=_memory,
             metavar="MIB",
-            help="exit, or be replaced, when a process uses more",
+            help="exit, or be replaced by the supervisor, when a process uses more memory",
         )
         parser.add_argument("--name", help="shown in leases and logs (default: host:pid)")
         parser.add_argument(
             "--database",
             metavar="ALIAS",
-            help="alias to work on (default: where the database router sends messages)",
+            help="database alias (default: the one that the database router returns for messages)",
         )
         parser.add_argument(
             "--metrics-port",
             type=_port,
             metavar="P",
-            help="answer GET /metrics there for Prometheus, for all processes "
+            help="serve GET /metrics for Prometheus on this port, for all processes "
             "(0: any free port; the log says which)",
         )
         parser.add_argument(
             "--metrics-host",
             default="127.0.0.1",
             metavar="ADDRESS",
-            help="where to listen for it (default: 127.0.0.1; 0.0.0.0: everywhere)",
+            help="address for the metrics port (default: 127.0.0.1; 0.0.0.0: all addresses)",
         )
         parser.add_argument(
             "--log-format",
             choices=["text", "json"],
-            help="log to standard error in this form (default: as LOGGING says, else text)",
+            help="log to standard error in this format (default: as LOGGING says, else text)",
         )
 
     def handle(self, *args: Any, **given: Any) -> None:
         _check_platform(given)
         configure(given["log_format"], verbosity=given["verbosity"])
         sys.setswitchinterval(SWITCH)
-        pools.leave_pools()
+        connection_pools.leave_pools()
         discover()
         options = _options(given)
         _check_pool(options)
@@ -145,42 +148,42 @@ class Command(BaseCommand):
         _check_migrations(options)
         _check_tables(options)
         _check_queues(options)
-        # This thread has nothing more to ask.
+        # This thread needs the database no more.
         connections.close_all()
         exporter = _exporter(given, options)
         if given["processes"] > 1:
             leave(self._supervise(options, given["processes"], exporter), at_once=False)
         shutdown = Shutdown()
-        process = WorkerProcess(options, observer=exporter.observer(0) if exporter else None)
+        process = Worker(options, observer=exporter.observer(0) if exporter else None)
         if exporter:
             exporter.serve_in_thread()
         try:
             code = process.run(shutdown)
-        except Unusable as error:
+        except DatabaseUnusable as error:
             raise CommandError(str(error)) from error
         if code == RECYCLE and process.has_stuck_threads:
             start_again(shutdown)
         leave(0, at_once=process.has_stuck_threads)
 
     def _supervise(self, options: Options, count: int, exporter: Exporter | None) -> int:
-        # Here: it needs signals and calls that not every platform has.
+        # Imported here: it needs signals and system calls that not every platform has.
         from ...worker.supervisor import Supervisor
 
         names = [f"{options.name}/{n}" for n in range(1, count + 1)]
         options = dataclasses.replace(options, supervisor=os.getpid())
 
-        def run_child(name: str, ledger: Ledger) -> int:
+        def run_child(name: str, ledger: CrashLedger) -> int:
             shutdown = Shutdown(supervised=True)
-            child = WorkerProcess(
+            child = Worker(
                 dataclasses.replace(options, name=name),
                 ledger=ledger,
-                # Two processes of a place may count at the same time: each on its own board.
+                # Two processes of a place may count at the same time: each has its own counters.
                 observer=exporter.observer(2 * names.index(name) + ledger.side)
                 if exporter
                 else None,
             )
             code = child.run(shutdown)
-            # Told to stop by somebody: the supervisor knows whether that was meant for all.
+            # Stopped by a signal: the supervisor knows whether that was meant for all processes.
             return RECYCLE if child.reached_its_limit or shutdown.count else code
 
         supervisor = Supervisor(
@@ -190,7 +193,7 @@ class Command(BaseCommand):
 
 
 def _check_platform(given: dict[str, Any]) -> None:
-    """Refuse what this platform cannot do; everything else is the same everywhere."""
+    """Refuse options that this platform does not support."""
     if given["processes"] > 1 and not CAN_FORK:
         raise CommandError(
             f"--processes {given['processes']}: this platform cannot fork processes. Start "
@@ -204,7 +207,7 @@ def _check_platform(given: dict[str, Any]) -> None:
 
 
 def _options(given: dict[str, Any]) -> Options:
-    # As `send` does: a worker beside the messages would find none.
+    # The same router as `send`: on another database the worker would find no messages.
     using = given["database"] or router.db_for_write(Message)
     if using not in connections:
         raise CommandError(
@@ -241,7 +244,7 @@ def _name(given: str | None, processes: int) -> str:
 
 
 def _exporter(given: dict[str, Any], options: Options) -> Exporter | None:
-    """Open the port before anything is claimed: a worker nobody can watch does not start."""
+    """Open the metrics port before the first claim: without it the worker does not start."""
     if given["metrics_port"] is None:
         return None
     try:
@@ -263,15 +266,15 @@ def _exporter(given: dict[str, Any], options: Options) -> Exporter | None:
 
 def _check_pool(options: Options) -> None:
     try:
-        pools.check_size(
+        connection_pools.check_size(
             options.using, concurrency=options.concurrency, is_async=registry.has_async
         )
-    except pools.PoolTooSmall as error:
+    except connection_pools.PoolTooSmall as error:
         raise CommandError(str(error)) from error
 
 
 def _check_database(options: Options) -> None:
-    """Refuse a database on which claims would be wrong; Django's own checks do not ask."""
+    """Refuse a database on which claims would be wrong; Django's checks do not look at it."""
     try:
         found = check_databases(None, databases=[options.using])
     except DatabaseError as error:
@@ -284,10 +287,10 @@ def _check_database(options: Options) -> None:
 
 def _check_migrations(options: Options) -> None:
     """
-    Refuse a schema that is older than this code: its statements name columns that are not there.
+    Refuse a schema that is older than this code: statements would name missing columns.
 
-    A newer one is fine: processes are replaced after the database was migrated. So is one that was
-    made without migrations; where tables are missing, the first statement says so.
+    A newer schema is fine: processes are replaced after the database was migrated. So is one that
+    was made without migrations; if tables are missing, the first statement fails.
     """
     connection = connections[options.using]
     try:
@@ -299,7 +302,7 @@ def _check_migrations(options: Options) -> None:
         ]
     except DatabaseError:
         connection.close()
-        return  # away: an outage may pass
+        return  # an outage may pass
     if missing:
         raise CommandError(
             f"database {options.using!r} lacks migrations of deadletter: {', '.join(missing)}. "
@@ -309,10 +312,10 @@ def _check_migrations(options: Options) -> None:
 
 def _check_tables(options: Options) -> None:
     """
-    Refuse a database without our tables, or without rights to them.
+    Refuse a database without the tables of deadletter, or without rights to them.
 
-    After the migrations, which say more. One that is away may come back: then the worker looks
-    again before the first claim.
+    Checked after the migrations, whose message says more. A database that is away may come back;
+    the worker checks again before the first claim.
     """
     try:
         check_tables(options.using)
@@ -321,14 +324,14 @@ def _check_tables(options: Options) -> None:
 
 
 def _refuse(error: DatabaseError, options: Options) -> None:
-    """Say what to do about a database that answers and refuses; an outage may pass."""
+    """Raise a CommandError that says what to do, unless the error is an outage, which may pass."""
     connections[options.using].close()
     if not is_outage(error):
         raise CommandError(advice(error, using=options.using) or str(error)) from error
 
 
 def _check_queues(options: Options) -> None:
-    """Refuse a typing error; a pattern may match queues yet to come, and an outage may pass."""
+    """Refuse unknown queue names. Patterns may match future queues, and an outage may pass."""
     plain = [name for name in options.queues or () if not is_pattern(name)]
     try:
         existing = set(Queue.objects.using(options.using).values_list("name", flat=True))

@@ -134,7 +134,7 @@ before = pid()
 assert connection._connection_pools
 child = os.fork()
 if not child:
-    pools.forget_inherited()
+    pools.discard_inherited()
     assert not connection._connection_pools
     mine = pid()
     assert mine != before, "the child uses the session of its parent"

@@ -1,8 +1,8 @@
 """
-Connection pools of Django (`"OPTIONS": {"pool": …}`) belong to the handlers.
+Django's connection pools (`"OPTIONS": {"pool": …}`) are left to the handlers.
 
-The threads of the worker itself hold a connection for as long as they live, so theirs are opened
-beside the pool. No pool crosses a fork: parent and child would talk on the same sockets.
+The worker's own threads keep a connection for as long as they live, so they connect outside the
+pool. No pool crosses a fork: parent and child would use the same sockets.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
-#: What a forked process inherited. Kept, because collecting it could wait for a lock or a thread
-#: that exists in the parent alone. psycopg closes no socket of another process.
+#: Connections and pools that a forked process inherited. Kept, because collecting them could wait
+#: for a lock or a thread that exists in the parent only. psycopg closes no socket of another
+#: process.
 _inherited: list[Any] = []
 
 
@@ -24,7 +25,7 @@ class PoolTooSmall(Exception):
 
 
 def leave_pools() -> None:
-    """Let the calling thread connect beside the pools, to every database."""
+    """Let the calling thread connect outside the pools, to every database."""
     for alias in connections:
         if _has_pool(alias):
             connections[alias].close()
@@ -32,7 +33,7 @@ def leave_pools() -> None:
 
 
 def unpooled(alias: str) -> BaseDatabaseWrapper:
-    """Return a new connection to a database that takes nothing from its pool."""
+    """Return a new connection to a database that does not come from its pool."""
     settings = connections.settings[alias]
     options = {key: value for key, value in settings["OPTIONS"].items() if key != "pool"}
     wrapper: BaseDatabaseWrapper = load_backend(settings["ENGINE"]).DatabaseWrapper(
@@ -43,15 +44,15 @@ def unpooled(alias: str) -> BaseDatabaseWrapper:
 
 def check_size(alias: str, *, concurrency: int, is_async: bool) -> None:
     """
-    Refuse a pool that has fewer connections than handlers may hold at the same time.
+    Check that a pool has as many connections as handlers may hold at the same time.
 
-    Each executor thread holds one, atomic or not; all `async def` handlers share one thread for
-    Django's ORM, and so one more. Raises PoolTooSmall.
+    Each executor thread holds one, atomic or not. All `async def` handlers share one thread for
+    Django's ORM, and so one more connection. Raises: PoolTooSmall.
     """
     if not _has_pool(alias):
         return
     try:
-        # The pool itself knows its defaults. It connects when it is first used, not here.
+        # The pool has its own defaults. It connects on first use, not here.
         size = int(connections.create_connection(alias).pool.max_size)  # type: ignore[attr-defined]
     except ImproperlyConfigured as error:
         raise PoolTooSmall(f"DATABASES[{alias!r}]['OPTIONS']['pool']: {error}") from error
@@ -67,7 +68,7 @@ def check_size(alias: str, *, concurrency: int, is_async: bool) -> None:
 
 
 def close_all() -> None:
-    """Close the connections of this thread and all pools: before a fork, or at the end."""
+    """Close the connections of this thread and all pools: before a fork, or at exit."""
     connections.close_all()
     for alias in connections:
         wrapper = connections.create_connection(alias)
@@ -75,8 +76,8 @@ def close_all() -> None:
             wrapper.close_pool()  # type: ignore[attr-defined]
 
 
-def forget_inherited() -> None:
-    """After a fork, in the child: use nothing of the parent's, and close nothing of it either."""
+def discard_inherited() -> None:
+    """In a forked child: stop using the parent's connections and pools, without closing them."""
     for connection in connections.all(initialized_only=True):
         _inherited.append(connection.connection)
         connection.connection = None
