@@ -324,7 +324,7 @@ _TITLES: dict[str, Any] = {
         "queue %(queue)s: %(count)s streams stand still",
         alert["count"],
     ),
-    "worker_lost": lambda _: gettext("worker %(name)s was lost without a goodbye"),
+    "worker_lost": lambda _: gettext("worker %(name)s was lost: it did not shut down"),
     "breaker_opened": lambda _: gettext("%(name)s is held back by its circuit breaker"),
     "unserved_queue": lambda _: gettext(
         "queue %(queue)s has had work for %(age)s and no worker serves it"

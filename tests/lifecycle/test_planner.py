@@ -1,4 +1,4 @@
-"""The planner may use only indexes for the queue's statements, whosever transaction it is."""
+"""The planner uses only indexes for the queue, also in the transaction of a caller."""
 
 from __future__ import annotations
 

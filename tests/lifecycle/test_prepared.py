@@ -1,4 +1,4 @@
-"""What is repeated is planned once for each connection; a plan that is gone costs nobody."""
+"""A repeated statement is planned once for each connection; a lost plan does no harm."""
 
 from __future__ import annotations
 

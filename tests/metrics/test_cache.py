@@ -1,4 +1,4 @@
-"""The tables are asked now and then, and nobody waits for them for long."""
+"""The tables are read now and then, and no scrape waits for them for long."""
 
 from __future__ import annotations
 

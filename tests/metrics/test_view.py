@@ -1,4 +1,4 @@
-"""A page of the site for scrapers, and who may see it."""
+"""The views of a site for scrapers, and the callers that they admit."""
 
 from __future__ import annotations
 
