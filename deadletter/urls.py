@@ -1,15 +1,14 @@
 """
-What a site may add to its urls: `path("deadletter/", include("deadletter.urls"))`.
+URLs that a site may include: `path("deadletter/", include("deadletter.urls"))`.
 
-The admin needs none of it.
+The admin does not need them.
 """
 
 from __future__ import annotations
 
 from django.urls import path
 
-from .metrics.view import metrics
-from .views import health
+from .views import health, metrics
 
 app_name = "deadletter"
 urlpatterns = [

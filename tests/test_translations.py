@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import translation
 from django.utils.translation.template import templatize
 
-from deadletter.alerts import wording
+from deadletter.alerts.notice import alert_title
 from deadletter.models import State
 
 APP = Path(settings.BASE_DIR) / "deadletter"
@@ -83,7 +83,7 @@ def test_an_alert_has_the_numbers_and_units_of_the_language() -> None:
     alert = {**names, "count": 1234, "more": False, "above": 1000, "within": 7200, "detail": {}}
 
     with translation.override("de"):
-        title = wording.title(alert)
+        title = alert_title(alert)
 
     assert (
         title == "Warteschlange mail: 1.234 tote Nachrichten aus den letzten 2 Std., mehr als 1.000"

@@ -13,9 +13,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..alerts.current import left_of
-from ..alerts.links import page_of
-from ..alerts.wording import quiet
+from ..alerts.current_counts import left_of
+from ..alerts.notice import page_of, quiet_text
 from ..models import Alert
 from .base import ReadOnlyAdmin
 from .counts import IN_A_LIST, Capped
@@ -53,8 +52,8 @@ def _left(alert: Alert) -> Capped | None:
 def _state(alert: Alert, left: Capped | None) -> tuple[str, str]:
     if alert.closed_at is None:
         return "halted", gettext("open")
-    # A closed alert is over only if no dead letter is left.
-    return ("failed", quiet(str(left))) if left else ("due", gettext("over"))
+    # Over is only what has nothing left.
+    return ("failed", quiet_text(str(left))) if left else ("due", gettext("over"))
 
 
 @admin.register(Alert)

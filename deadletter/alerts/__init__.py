@@ -1,8 +1,9 @@
 """
-Who is told when something is wrong? Decided from rows, told through deadletter's own queue.
+Alerts: conditions that people must know of, decided from rows and sent through the queue itself.
 
-Reading order: looking (groups, poison, waiting, workers: what is wrong now), deciding (what is new,
-what has ended, what is told), notices and wording (what is said), delivery (mail, webhook).
+Reading order: context (what one decision reads), conditions and new_groups (what is wrong now),
+decisions (what is new, what has ended, what is sent), notice (the text and the message), delivery
+(mail, webhook), current_counts (numbers at the time of delivery).
 """
 
 from __future__ import annotations

@@ -1,221 +1,266 @@
-"""What does a rule find? Values, read in index probes; nothing is written here."""
+"""
+The conditions of the rules, except new groups: each function yields what holds now.
+
+Dead letters (rate, depth, halted streams), messages that wait (age, no worker), workers, breakers
+and stuck instances.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connections
-from django.db.models import OuterRef, Subquery
-from django.db.models.functions import Left
+from django.db.models import Count, F, Max, Min
 
-from .. import sql
-from ..alert_rules import EACH, AlertPolicy, Rule
-from ..lifecycle.dead_queues import as_record, read_original_death
+from ..alert_rules import Rule
 from ..lifecycle.internal_queue import PREFIX, QUEUE
-from ..models import Message, PoisonRecord, Queue
-from ..patterns import is_pattern, wanted
+from ..lifecycle.levels import oldest_waiting
+from ..models import Alert, Breaker, Instance, WorkerProcess
+from ..patterns import Served
 from ..text import storable_text
+from .context import (
+    COUNTED,
+    MOST,
+    SAMPLE,
+    AlertContext,
+    MovedDeaths,
+    Observation,
+    identify,
+    later,
+    newest,
+    sample_error,
+)
 
-#: Counts stop here unless a threshold is higher; more is shown as "10,000+".
-COUNTED = 10_000
-#: Bytes of an error that are quoted.
-SAMPLE = 600
-#: Workers, breakers and new groups found in one look; the rest is found in the next.
-MOST = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """A condition that holds now."""
-
-    rule: str
-    #: What it is about: a fingerprint, a queue, a worker or a message name; "": all queues.
-    subject: str
-    since: datetime
-    #: When it was last true: now, or the last death.
-    last_at: datetime
-    count: int = 0
-    #: Grows when there is something new to tell.
-    mark: float = 0.0
-    detail: dict[str, Any] = field(default_factory=dict)
-    error: str = ""
-
-    @property
-    def key(self) -> str:
-        return f"{self.rule}:{self.subject}"
+#: A worker writes every five seconds that it is alive; one not seen for this long serves nothing.
+ALIVE = timedelta(seconds=30)
+#: How long after its time a breaker counts as closed, if it was not opened again.
+CLOSED_AFTER = timedelta(minutes=5)
+#: Instances that a notice names.
+NAMED = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """Where and when is looked, and by which rules."""
-
-    using: str
-    now: datetime
-    policy: AlertPolicy
-
-    @cached_property
-    def queues(self) -> list[str]:
-        """The names of all queues but our own."""
-        return list(self._dead_queues)
-
-    @cached_property
-    def _dead_queues(self) -> dict[str, bool]:
-        """Whether a queue is a dead queue, by name, of all queues but our own."""
-        rows = Queue.objects.using(self.using).exclude(name=QUEUE).order_by("name")
-        return dict(rows.named_and_dead())
-
-    def scopes(self, kind: str) -> Iterator[tuple[Rule, str]]:
-        """Return each rule of a kind with a queue it is about; "" for all queues together."""
-        for rule in self.policy.of_kind(kind):
-            if not is_pattern(rule.queue):
-                yield rule, rule.queue
-                continue
-            # A queue with a rule of its own is not judged by a pattern, nor by the one for each.
-            for name in self.queues:
-                if self.wants(kind, name) is rule:
-                    yield rule, name
-
-    def wants(self, kind: str, queue: str) -> Rule | None:
-        """Return the rule of this kind for one queue: its own, a pattern's, or the one for any."""
-        rules = {rule.queue: rule for rule in self.policy.of_kind(kind)}
-        if queue in rules:
-            return rules[queue]
-        patterns = tuple(name for name in rules if is_pattern(name) and name != EACH)
-        is_dead_queue = self._dead_queues.get(queue, False) if patterns else False
-        place = wanted(patterns).place(queue, is_dead_queue=is_dead_queue)
-        if place is not None:
-            return rules[patterns[place]]
-        return rules.get(EACH) or rules.get("")
-
-    def wanted_queues(self, kind: str) -> set[str] | None:
-        """Return the queues that rules of a kind are about; None: all of them."""
-        named = {rule.queue for rule in self.policy.of_kind(kind)}
-        if named & {"", EACH}:
-            return None
-        return named | {name for name in self.queues if self.wants(kind, name) is not None}
-
-    def poison(self, queue: str = "") -> Any:
-        """Dead letters of a queue, or of all; never our own: no notice is about a notice."""
-        return dead_letters(self.using, queue)
-
-    @cached_property
-    def dead_queues(self) -> list[int]:
-        """The queues in which something lies that died elsewhere: one index probe a queue."""
-        inside = Message.objects.using(self.using).filter(queue_id=OuterRef("pk"))
-        first = inside.filter(died_at__isnull=False).order_by("died_at").values("pk")[:1]
-        rows = Queue.objects.using(self.using).annotate(first_dead=Subquery(first))
-        return list(rows.filter(first_dead__isnull=False).values_list("pk", flat=True))
-
-    def buried(self, queue: str = "", *, after: datetime | None = None) -> Buried:
-        """
-        Say what lies in dead queues of those that died in a queue, or in all, after a time.
-
-        Of each dead queue the newest are looked at, as many as are counted.
-        """
-        since = after or _BEGINNING
-        found = self._buried.get(since)
-        if found is None:
-            found = self._buried[since] = self._read_buried(since)
-        if queue:
-            return found.get(queue, Buried())
-        return sum(found.values(), Buried())
-
-    @cached_property
-    def _buried(self) -> dict[datetime, dict[str, Buried]]:
-        return {}
-
-    def _read_buried(self, since: datetime) -> dict[str, Buried]:
-        connection = connections[self.using]
-        at = connection.ops.adapt_datetimefield_value(since)
-        found: dict[str, Buried] = {}
-        for id in self.dead_queues:
-            params = {"queue_id": id, "after": at, "limit": COUNTED + 1}
-            for name, count, first, last in sql.run(connection, "read_moved", params):
-                here = Buried(count, sql.as_datetime(first, connection), last)
-                found[name or ""] = found.get(name or "", Buried()) + here
-        return found
-
-    def dead(self, *message_ids: int | None) -> dict[int | None, Any]:
-        """Return messages of dead queues as the records that they would be, by their ids there."""
-        ids = [id for id in message_ids if id]
-        if not ids:
-            return {}
-        rows = Message.objects.using(self.using).defer("payload", "headers", "history", "error")
-        found = rows.annotate(start=Left("error", SAMPLE)).filter(pk__in=ids)
-        return {message.pk: _as_record(message) for message in found}
+def observe(context: AlertContext) -> Iterator[Observation]:
+    """Yield every condition that holds now, except new groups."""
+    yield from poison_rates(context)
+    yield from poison_depths(context)
+    yield from halted_streams(context)
+    yield from old_messages(context)
+    yield from unserved_queues(context)
+    yield from lost_workers(context)
+    yield from open_breakers(context)
+    yield from stuck_instances(context)
 
 
-#: Before every death.
-_BEGINNING = datetime(1, 1, 3, tzinfo=UTC)
+def poison_rates(context: AlertContext) -> Iterator[Observation]:
+    """Find queues in which more messages died lately than the rule allows, moved ones included."""
+    kind = Alert.Rule.POISON_RATE.value
+    for rule, queue in context.scopes(kind):
+        records = context.poison(queue).filter(poisoned_at__gt=context.now - rule.within)
+        moved = context.moved(queue, after=context.now - rule.within)
+        count = _count(records, rule) + moved.count
+        if count > rule.above:
+            first = records.order_by("poisoned_at", "id").values_list(F("poisoned_at"), flat=True)
+            times = [*first[:1], *([moved.first] if moved.first else [])]
+            detail = {"within": rule.within.total_seconds()}
+            yield _dead_letters(context, kind, rule, queue, records, moved, count, times, detail)
 
 
-def dead_letters(using: str, queue: str = "") -> Any:
-    """Return the dead letters that alerts are about: of a queue, or of all but our own."""
-    rows = PoisonRecord.objects.using(using).exclude(queue=QUEUE)
-    rows = rows.exclude(name__startswith=PREFIX)
-    return rows.filter(queue=queue) if queue else rows
+def poison_depths(context: AlertContext) -> Iterator[Observation]:
+    """Find queues with more dead letters, in dead queues too, than the rule allows."""
+    kind = Alert.Rule.POISON_DEPTH.value
+    for rule, queue in context.scopes(kind):
+        records, moved = context.poison(queue), context.moved(queue)
+        count = _count(records, rule) + moved.count
+        if count > rule.above:
+            yield _dead_letters(context, kind, rule, queue, records, moved, count, (), {})
 
 
-@dataclass(frozen=True)
-class Buried:
-    """How many lie in dead queues, when the first of them died, and the last of them."""
-
-    count: int = 0
-    first: datetime | None = None
-    last_id: int = 0
-
-    def __add__(self, other: Buried) -> Buried:
-        times = [time for time in (self.first, other.first) if time is not None]
-        last = max(self.last_id, other.last_id)
-        return Buried(self.count + other.count, min(times, default=None), last)
+def _count(records: Any, rule: Rule) -> int:
+    """Count in the order of an index, up to a limit: a backlog of millions costs no more."""
+    most = max(COUNTED, rule.above) + 1
+    return int(records.order_by("poisoned_at", "id").values("pk")[:most].count())
 
 
-def _as_record(message: Any) -> Any:
-    burial = read_original_death(message)
-    record = as_record(message, "")
-    record.exception = burial.exception if burial else ""
-    record.poisoned_at = message.died_at or message.created_at
-    # As `samples` reads them; `about` says that it is no record.
-    record.started = (burial and burial.error) or message.start  # type: ignore[attr-defined]
-    record.said = burial.verdict if burial else ""  # type: ignore[attr-defined]
-    record.buried_as = message.pk  # type: ignore[attr-defined]
-    return record
+def _dead_letters(
+    context: AlertContext,
+    kind: str,
+    rule: Rule,
+    queue: str,
+    records: Any,
+    moved: MovedDeaths,
+    count: int,
+    first: Sequence[datetime],
+    detail: dict[str, Any],
+) -> Observation:
+    latest = later(newest(records), context.moved_as_records(moved.last_id).get(moved.last_id))
+    by_time = kind == Alert.Rule.POISON_RATE
+    return Observation(
+        rule=kind,
+        subject=queue,
+        since=min(first, default=context.now),
+        last_at=context.now,
+        count=count,
+        # A rate has news when more messages died; a depth, when the count exceeds the last notice.
+        mark=latest.poisoned_at.timestamp() if by_time and latest else float(count),
+        detail={
+            **(identify(latest) if latest else {}),
+            "queue": queue,
+            "above": rule.above,
+            **detail,
+        },
+        error=sample_error(latest) if latest else "",
+    )
 
 
-def later(record: Any, other: Any) -> Any:
-    """Return which of two dead letters died last; either may be None."""
-    known = [item for item in (record, other) if item is not None]
-    return max(known, key=lambda item: item.poisoned_at, default=None)
+def halted_streams(context: AlertContext) -> Iterator[Observation]:
+    """Find queues with streams that a poison record halts: one alert for each queue."""
+    kind = Alert.Rule.HALTED_STREAM.value
+    if not context.policy.of_kind(kind):
+        return
+    for queue in context.queues:
+        if context.rule_for(kind, queue) is None:
+            continue
+        records = context.poison(queue).filter(halts=True).order_by("stream", "message_id")
+        rows = list(records.values_list("pk", "stream", "poisoned_at")[: COUNTED + 1])
+        if not rows:
+            continue
+        streams = {stream for _pk, stream, _at in rows}
+        latest = newest(context.poison(queue).filter(pk=max(rows, key=lambda row: row[2])[0]))
+        yield Observation(
+            rule=kind,
+            subject=queue,
+            since=min(at for _pk, _stream, at in rows),
+            last_at=context.now,
+            count=len(streams),
+            mark=len(streams),
+            detail={
+                **(identify(latest) if latest else {}),
+                "queue": queue,
+                "streams": sorted(streams)[:5],
+            },
+            error=sample_error(latest) if latest else "",
+        )
 
 
-def newest(records: Any) -> Any:
-    """Return the latest of these dead letters."""
-    return samples(records).order_by("-poisoned_at", "-id").first()
+def old_messages(context: AlertContext) -> Iterator[Observation]:
+    """Find queues in which a message has been due for longer than the rule allows."""
+    kind = Alert.Rule.OLDEST_AGE.value
+    if context.policy.of_kind(kind):
+        for queue, due in _oldest_due(context):
+            rule = context.rule_for(kind, queue)
+            if rule is not None and context.now - due > rule.after:
+                yield _waiting(context, kind, queue, due, rule.after)
 
 
-def samples(records: Any) -> Any:
-    """Return dead letters without their payloads and with little of their errors."""
-    rows = records.light().defer("last_error", "verdict")
-    starts = {"started": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
-    return rows.annotate(**starts)
+def unserved_queues(context: AlertContext) -> Iterator[Observation]:
+    """Find queues with due messages that no live worker serves."""
+    kind = Alert.Rule.UNSERVED_QUEUE.value
+    if not context.policy.of_kind(kind):
+        return
+    workers = WorkerProcess.objects.using(context.using).filter(seen_at__gte=context.now - ALIVE)
+    served = Served(workers.values_list("queues", flat=True))
+    for queue, due in _oldest_due(context):
+        rule = context.rule_for(kind, queue)
+        if rule is not None and queue not in served and context.now - due > rule.after:
+            yield _waiting(context, kind, queue, due, rule.after)
 
 
-def about(record: Any) -> dict[str, Any]:
-    """Say which message stands for the rest."""
-    buried_as = getattr(record, "buried_as", None)
-    place = {"record": record.pk} if buried_as is None else {"buried_as": buried_as}
-    return {
-        **place,
-        "message_id": record.message_id,
-        "queue": record.queue,
-        "name": record.name,
-        "exception": storable_text(record.exception, limit=200),
+def _oldest_due(context: AlertContext) -> list[tuple[str, datetime]]:
+    """
+    Return since when the oldest due message of each queue waits: one index probe for each level.
+
+    Paused queues and dead queues wait on purpose and are left out.
+    """
+    oldest = oldest_waiting(context.using, now=context.now)
+    return [(name, since) for name, since in oldest.items() if name != QUEUE]
+
+
+def _waiting(
+    context: AlertContext, kind: str, queue: str, due: datetime, after: timedelta
+) -> Observation:
+    return Observation(
+        rule=kind,
+        subject=queue,
+        since=due,
+        last_at=context.now,
+        detail={
+            "queue": queue,
+            "after": after.total_seconds(),
+            "seconds": (context.now - due).total_seconds(),
+        },
+    )
+
+
+def lost_workers(context: AlertContext) -> Iterator[Observation]:
+    """Find workers that were not seen for too long. A worker that shuts down deletes its row."""
+    kind = Alert.Rule.WORKER_LOST.value
+    for rule in context.policy.of_kind(kind):
+        lost_since = context.now - rule.after
+        rows = WorkerProcess.objects.using(context.using).filter(seen_at__lt=lost_since)
+        for worker in rows.order_by("name")[:MOST]:
+            running = worker.running if isinstance(worker.running, list) else []
+            yield Observation(
+                rule=kind,
+                subject=worker.name,
+                since=worker.seen_at,
+                last_at=context.now,
+                count=worker.held,
+                detail={
+                    "name": worker.name,
+                    "host": worker.host,
+                    "running": [
+                        storable_text(run.get("name", ""), limit=200)
+                        for run in running[:5]
+                        if isinstance(run, dict)
+                    ],
+                },
+            )
+
+
+def open_breakers(context: AlertContext) -> Iterator[Observation]:
+    """Find message names that a breaker holds back because their handler keeps failing."""
+    kind = Alert.Rule.BREAKER_OPENED.value
+    if not context.policy.of_kind(kind):
+        return
+    # A handler that keeps failing is tried and held back again: one alert, not one for each time.
+    open = Breaker.objects.using(context.using).open(context.now - CLOSED_AFTER)
+    rows = open.exclude(name__startswith=PREFIX)
+    for breaker in rows.order_by("name")[:MOST]:
+        yield Observation(
+            rule=kind,
+            subject=breaker.name,
+            since=breaker.opened_at,
+            last_at=context.now,
+            count=breaker.failures,
+            detail={"name": breaker.name},
+            error=storable_text(breaker.error, limit=SAMPLE),
+        )
+
+
+def stuck_instances(context: AlertContext) -> Iterator[Observation]:
+    """Find flows with instances that the sweep marked as stuck: one alert for each flow."""
+    kind = Alert.Rule.STUCK_INSTANCE.value
+    if not context.policy.of_kind(kind):
+        return
+    rows = Instance.objects.using(context.using).stuck()
+    marks: dict[str, Any] = {
+        "n": Count("pk"),
+        "first": Min("stuck_since"),
+        "last": Max("stuck_since"),
     }
-
-
-def sample(record: Any) -> str:
-    return storable_text(record.started or record.said or "", limit=SAMPLE)
+    flows: Any = rows.order_by("name").values("name").annotate(**marks)
+    for flow in flows[:MOST]:
+        ids = rows.filter(name=flow["name"]).order_by("stuck_since", "id")
+        yield Observation(
+            rule=kind,
+            subject=flow["name"],
+            since=flow["first"],
+            last_at=context.now,
+            count=flow["n"],
+            mark=flow["last"].timestamp(),
+            detail={
+                "name": flow["name"],
+                "instances": list(ids.values_list("pk", flat=True)[:NAMED]),
+            },
+        )

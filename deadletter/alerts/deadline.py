@@ -1,8 +1,8 @@
 """
-How long may a delivery take in all? A time limit of a socket starts anew with every byte.
+A time limit for a whole delivery. The timeout of a socket starts anew with every byte.
 
-The delivery is done by a thread of its own, and who waits for it stops waiting in time. A thread
-that is left behind is told to stop where that is possible; a channel has only so many of them.
+A thread of its own makes the delivery, and the caller stops waiting in time. The abandoned thread
+is made to stop where that is possible; their number is limited for each channel.
 """
 
 from __future__ import annotations
@@ -14,24 +14,32 @@ from typing import TypeVar
 
 from django.db import connections
 
-from .failing import DeliveryFailed
+from ..exceptions import DeadletterError
+from ..text import notice_line
 
 T = TypeVar("T")
 
-#: Deliveries of one channel that may be under way, those included that nobody waits for any more.
+#: Deliveries of one channel that may run at a time, abandoned ones included.
 MOST = 4
 
 _lock = threading.Lock()
 _under_way: Counter[str] = Counter()
 
 
+class DeliveryFailed(DeadletterError):
+    """A channel did not accept a notice; the delivery is tried again. Its text has no secret."""
+
+    def __init__(self, channel: str, problem: str) -> None:
+        super().__init__(f"channel {notice_line(channel)}: {notice_line(problem, 500)}")
+
+
 def call_within(
     seconds: float, work: Callable[[], T], *, channel: str, cut: Callable[[], None] | None = None
 ) -> T:
     """
-    Return what `work` returns, or raise what it raises, within so many seconds.
+    Return the result of `work`, or raise its error, within so many seconds.
 
-    Raises DeliveryFailed when the time is over, after `cut`, which should make the work end.
+    Raises: DeliveryFailed when the time is over, after a call of `cut`, which should end the work.
     """
     with _lock:
         if _under_way[channel] >= MOST:
@@ -43,7 +51,7 @@ def call_within(
     def serve() -> None:
         try:
             answers.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             errors.append(error)
         finally:
             connections.close_all()
@@ -54,7 +62,7 @@ def call_within(
     try:
         thread.start()
     except RuntimeError:
-        # The system has no thread left; it may have later.
+        # The system can start no thread now; it may later.
         with _lock:
             _under_way[channel] -= 1
         raise

@@ -1,9 +1,10 @@
 """
-What is new, what has ended, what is told? One transaction, by one process at a time.
+The decision: which alerts are new, which have ended and which are reported.
 
-Everything comes from rows: the looks read what is wrong now, the table of alerts says what was
-told. The changes, and the messages that carry the notices, are committed together, so a crash
-before the commit leaves a decision that is made again, and a crash after it loses nothing.
+A decision is one transaction, made by one process at a time. It depends on rows only: the
+conditions are read, and the table of alerts stores what was reported. The changes and the messages
+that carry the notices are committed together: after a crash before the commit the decision is made
+again, and a crash after it loses nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ..conf import get_settings
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
 from ..models import Alert, AlertState
-from . import instances, new_groups, poison, waiting, workers
-from .conditions import Look, Observation
-from .notice import CONTINUES, RAISED, RECOVERED, Item, announce, describe_alert
+from . import conditions, new_groups
+from .context import AlertContext, Observation
+from .notice import CONTINUES, RAISED, RECOVERED, NoticeItem, announce, describe_alert
 
 #: Fields of an alert that a decision may change.
 _CHANGING = (
@@ -35,7 +36,7 @@ _CHANGING = (
 
 @dataclass(frozen=True)
 class Decision:
-    """What a decision changed: keys of alerts, and how many messages carry the notice."""
+    """The changes of a decision: keys of alerts, and the number of messages with the notice."""
 
     raised: list[str] = field(default_factory=list)
     recovered: list[str] = field(default_factory=list)
@@ -43,7 +44,7 @@ class Decision:
 
 
 def decide_when_due(*, using: str | None = None) -> Decision | None:
-    """Decide unless somebody did within the interval; one short read to find that out."""
+    """Decide unless a decision was made within the interval; one short read to find that out."""
     policy = get_settings().alerts
     if policy is None:
         return None
@@ -56,7 +57,7 @@ def decide_when_due(*, using: str | None = None) -> Decision | None:
 
 def decide(*, using: str | None = None) -> Decision | None:
     """
-    Decide now, whenever the last decision was made.
+    Decide now, however recent the last decision is.
 
     Returns None when alerts are off, or while another process decides.
     """
@@ -72,54 +73,43 @@ def _decide(tx: Transaction, policy: AlertPolicy, *, at_once: bool) -> Decision 
     state = _lock(tx, now)
     if state is None or not (at_once or _is_due(state, now, policy)):
         return None
-    look = Look(using=tx.using, now=now, policy=policy)
+    context = AlertContext(using=tx.using, now=now, policy=policy)
     rows = list(Alert.objects.using(tx.using).filter(settled_at=None).order_by("id"))
     before = {alert.pk: _values(alert) for alert in rows}
     open = {alert.key: alert for alert in rows if alert.closed_at is None}
-    found = new_groups.new_groups(look, state, open)
-    raised = _observe(look, rows, [*found.found, *_observations(look)])
-    recovered = _end(look, open, found)
+    found = new_groups.new_groups(context, state, open)
+    raised = _update(context, rows, [*found.found, *conditions.observe(context)])
+    recovered = _close(context, open, found)
     alerts = [*rows, *(alert for alert in raised if alert._state.adding)]
-    items = _due(look, state, alerts)
-    sent = announce(look, items)
-    _mark_told(look, items)
-    _store(look, alerts, before)
+    items = _due(context, state, alerts)
+    sent = announce(context, items)
+    _mark_reported(context, items)
+    _save(context, alerts, before)
     state.decided_at = now
     state.save(using=tx.using, update_fields=["decided_at", "cursor", "spoken"])
-    _tell_listeners(tx, look, raised, recovered)
+    _announce_changes(tx, context, raised, recovered)
     return Decision([a.key for a in raised], [a.key for a in recovered], sent)
 
 
 def _lock(tx: Transaction, now: Any) -> AlertState | None:
-    """Lock the one row of state; None while somebody else holds it, and so decides."""
+    """Lock the one row of state; None while another process has it locked and decides."""
     rows = AlertState.objects.using(tx.using)
     if not rows.exists():
         rows.get_or_create(pk=1, defaults={"started_at": now})
-    # SQLite has one writer: there the transaction is the lock.
+    # On SQLite the transaction is the lock: there is one writer.
     return rows.select_for_update(skip_locked=True).first()
 
 
 def _is_due(state: AlertState, now: Any, policy: AlertPolicy) -> bool:
-    # A clock that was set back must not silence the rules until it has caught up.
+    # A clock that was set back must not stop decisions until it has caught up.
     return state.decided_at is None or abs(now - state.decided_at) >= policy.interval
 
 
-def _observations(look: Look) -> Iterable[Observation]:
-    yield from poison.rates(look)
-    yield from poison.depths(look)
-    yield from poison.halted_streams(look)
-    yield from waiting.too_old(look)
-    yield from waiting.unserved(look)
-    yield from workers.lost_workers(look)
-    yield from workers.open_breakers(look)
-    yield from instances.stuck(look)
-
-
-def _observe(look: Look, rows: list[Alert], seen: Iterable[Observation]) -> list[Alert]:
+def _update(context: AlertContext, rows: list[Alert], seen: Iterable[Observation]) -> list[Alert]:
     """
-    Bring open alerts up to date and open others; return those that are open now and were not.
+    Update open alerts and open new ones; return the alerts that are open now and were not.
 
-    What has ended, and begins again before its end was told, is the same alert.
+    A condition that holds again before its end was reported reopens the same alert.
     """
     known = {alert.key: alert for alert in rows}
     raised: dict[str, Alert] = {}
@@ -127,20 +117,20 @@ def _observe(look: Look, rows: list[Alert], seen: Iterable[Observation]) -> list
     for observation in seen:
         alert = known.get(observation.key)
         if alert is None:
-            new.setdefault(observation.key, _opened(look, observation))
+            new.setdefault(observation.key, _opened(context, observation))
             continue
         if alert.closed_at is not None:
             alert.closed_at = None
             raised[alert.key] = alert
         alert.last_at, alert.mark = observation.last_at, observation.mark
-        # What a look does not say again stays: a group is counted when it is told.
+        # An observation may leave values out: a group is counted when it is reported.
         alert.count = observation.count or alert.count
         alert.detail = observation.detail or alert.detail
         alert.error = observation.error or alert.error
     return [*raised.values(), *new.values()]
 
 
-def _opened(look: Look, observation: Observation) -> Alert:
+def _opened(context: AlertContext, observation: Observation) -> Alert:
     return Alert(
         key=observation.key,
         rule=observation.rule,
@@ -150,100 +140,105 @@ def _opened(look: Look, observation: Observation) -> Alert:
         count=observation.count,
         mark=observation.mark,
         since=observation.since,
-        opened_at=look.now,
+        opened_at=context.now,
         last_at=observation.last_at,
     )
 
 
-def _end(look: Look, open: dict[str, Alert], found: new_groups.Groups) -> list[Alert]:
+def _close(
+    context: AlertContext, open: dict[str, Alert], found: new_groups.GroupObservations
+) -> list[Alert]:
     """
-    Close what has not been true for long enough, so that a value around its threshold does not
-    raise and recover in turn. Alerts of a rule that was taken out are closed without a word.
+    Close alerts whose condition has not held for long enough.
+
+    The delay keeps a value around its threshold from raising and recovering in turn. Alerts of a
+    rule that was taken out of the settings are closed without a notice.
     """
     recovered = []
-    kinds = {rule.kind for rule in look.policy.rules}
+    kinds = {rule.kind for rule in context.policy.rules}
     for alert in open.values():
         if alert.rule not in kinds:
-            alert.closed_at = alert.settled_at = look.now
-        elif look.now - alert.last_at >= look.policy.recover_after and (
-            alert.rule != new_groups.RULE or found.reached(alert.subject)
+            alert.closed_at = alert.settled_at = context.now
+        elif context.now - alert.last_at >= context.policy.recover_after and (
+            alert.rule != new_groups.RULE or found.covers(alert.subject)
         ):
-            alert.closed_at = look.now
+            alert.closed_at = context.now
             recovered.append(alert)
     return recovered
 
 
-def _due(look: Look, state: AlertState, alerts: Iterable[Alert]) -> list[Item]:
+def _due(context: AlertContext, state: AlertState, alerts: Iterable[Alert]) -> list[NoticeItem]:
     """
-    Choose what is told now.
+    Choose the alerts to report now.
 
-    A rule that was silent for the digest's time speaks at once; one that has just spoken collects
-    what is new until that time is over. Ends have a time of their own, so that no end of one alert
-    delays the beginning of another.
+    A rule without a notice in the last digest period is reported at once; otherwise its news is
+    collected until that period is over. Ends have a period of their own, so that the end of one
+    alert never delays the beginning of another.
     """
-    now = look.now.timestamp()
+    now = context.now.timestamp()
     items = []
     spoken: dict[str, float] = {}
     for alert in alerts:
-        what = _news(look, alert)
+        what = _news(context, alert)
         if what is None:
             continue
-        voice = f"{alert.rule} ended" if what == RECOVERED else alert.rule
-        last = state.spoken.get(voice)
-        if last is None or abs(now - last) >= look.policy.digest.total_seconds():
-            items.append(Item(what, alert))
-            spoken[voice] = now
+        # The keys of the stored dictionary `spoken`.
+        period = f"{alert.rule} ended" if what == RECOVERED else alert.rule
+        last = state.spoken.get(period)
+        if last is None or abs(now - last) >= context.policy.digest.total_seconds():
+            items.append(NoticeItem(what, alert))
+            spoken[period] = now
     state.spoken |= spoken
     return items
 
 
-def _news(look: Look, alert: Alert) -> str | None:
+def _news(context: AlertContext, alert: Alert) -> str | None:
     if alert.settled_at is not None:
         return None
     if alert.closed_at is not None:
         return RECOVERED
     if alert.told_at is None:
         return RAISED
-    remind = look.policy.remind
-    again = remind is not None and look.now - alert.told_at >= remind
+    remind = context.policy.remind
+    again = remind is not None and context.now - alert.told_at >= remind
     return CONTINUES if alert.mark > alert.told_mark or again else None
 
 
-def _mark_told(look: Look, items: list[Item]) -> None:
+def _mark_reported(context: AlertContext, items: list[NoticeItem]) -> None:
     for item in items:
-        item.alert.told_at, item.alert.told_mark = look.now, item.alert.mark
+        item.alert.told_at, item.alert.told_mark = context.now, item.alert.mark
         if item.what == RECOVERED:
-            item.alert.settled_at = look.now
+            item.alert.settled_at = context.now
 
 
 def _values(alert: Alert) -> dict[str, Any]:
     return {name: getattr(alert, name) for name in _CHANGING}
 
 
-def _store(look: Look, alerts: list[Alert], before: dict[int, dict[str, Any]]) -> None:
-    """Write what changed: most alerts are merely still true, and those share one statement."""
-    rows = Alert.objects.using(look.using)
+def _save(context: AlertContext, alerts: list[Alert], before: dict[int, dict[str, Any]]) -> None:
+    """Write the changes. Alerts whose condition merely still holds share one statement."""
+    rows = Alert.objects.using(context.using)
     rows.bulk_create([alert for alert in alerts if alert._state.adding], batch_size=200)
     still = []
     for alert in alerts:
         was = before.get(alert.pk, _values(alert))
         changed = [name for name, value in _values(alert).items() if value != was[name]]
-        if changed == ["last_at"] and alert.last_at == look.now:
+        if changed == ["last_at"] and alert.last_at == context.now:
             still.append(alert.pk)
         elif changed:
-            alert.save(using=look.using, update_fields=changed)
+            alert.save(using=context.using, update_fields=changed)
     if still:
-        rows.filter(pk__in=still).update(last_at=look.now)
-    old = rows.filter(settled_at__isnull=False, closed_at__lt=look.now - new_groups.KEPT)
+        rows.filter(pk__in=still).update(last_at=context.now)
+    old = rows.filter(settled_at__isnull=False, closed_at__lt=context.now - new_groups.KEPT)
     rows.filter(pk__in=list(old.order_by("id").values_list("pk", flat=True)[:200])).delete()
 
 
-def _tell_listeners(
-    tx: Transaction, look: Look, raised: list[Alert], recovered: list[Alert]
+def _announce_changes(
+    tx: Transaction, context: AlertContext, raised: list[Alert], recovered: list[Alert]
 ) -> None:
-    """After commit: one line in the log and one signal for each alert that began or ended."""
-    told = [
-        (kind, signal, describe_alert(look, what, alert))
+    """After commit, log one line and send one signal for each alert that began or ended."""
+    changes = [
+        (kind, signal, describe_alert(context, what, alert))
         for kind, signal, what, alerts in (
             ("alert_raised", signals.alert_raised, RAISED, raised),
             ("alert_recovered", signals.alert_recovered, RECOVERED, recovered),
@@ -251,8 +246,8 @@ def _tell_listeners(
         for alert in alerts
     ]
 
-    def tell() -> None:
-        for kind, _signal, alert in told:
+    def log() -> None:
+        for kind, _signal, alert in changes:
             event(
                 logging.WARNING,
                 kind,
@@ -263,9 +258,9 @@ def _tell_listeners(
                 count=alert["count"],
             )
 
-    if told:
-        tx.after_commit(tell)
-    for kind, signal, alert in told:
+    if changes:
+        tx.after_commit(log)
+    for kind, signal, alert in changes:
         signals.announce(tx.using, kind, signal, sender=Alert, each=partial(_arguments, alert))
 
 

@@ -1,4 +1,4 @@
-"""How does one notice reach one channel? Once delivered, or raised about and tried again later."""
+"""The delivery of one notice to one channel. A failure is raised, and the queue tries again."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 from ..alert_rules import Channel
 from ..conf import get_settings
-from . import current, mail, webhook
-from .failing import DeliveryFailed
+from . import mail, webhook
+from .current_counts import with_current_counts
+from .deadline import DeliveryFailed as DeliveryFailed
 
 #: Attempts and delays of a notice: 10 s, 20 s, 40 s … to an hour; about half a day in all.
 ATTEMPTS, BASE, CAP = 20, 5, 3600
@@ -19,17 +20,17 @@ def deliver(payload: dict[str, Any]) -> None:
     """
     Deliver the notice of one message.
 
-    Raises DeliveryFailed: the message is retried, also when the channel is not in the settings,
-    because during a deployment some workers know a new channel and others do not.
+    Raises: DeliveryFailed; the message is retried. Also when the channel is not in the settings:
+    during a deployment some workers know a new channel and others do not.
     """
     channel = _channel(str(payload["channel"]))
-    notice = current.bring_up_to_date(payload["notice"], using=payload.get("using"))
+    notice = with_current_counts(payload["notice"], using=payload.get("using"))
     try:
         {"email": mail.deliver, "webhook": webhook.deliver}[channel.kind](channel, notice)
     except DeliveryFailed:
         raise
-    except Exception as error:  # noqa: BLE001 - told to the queue, which tries again
-        # Its text may quote an address with a secret in it; its class says enough, mostly.
+    except Exception as error:  # noqa: BLE001 - reported to the queue, which tries again
+        # The class only: the text may quote an address that contains a secret.
         raise DeliveryFailed(channel.name, mail.reason(error)) from None
 
 

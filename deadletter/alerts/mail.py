@@ -1,4 +1,4 @@
-"""A notice as an e-mail, through the site's own mail settings."""
+"""Delivery of a notice as an e-mail, with the mail settings of the site."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from django.utils import translation
 
 from ..alert_rules import Channel
 from ..text import notice_line
-from . import wording
-from .deadline import call_within
-from .failing import DeliveryFailed
+from .deadline import DeliveryFailed, call_within
+from .notice import count_text, event_text, event_word, left_text, notice_subject, time_text
 
 TEMPLATE = "deadletter/alerts/notice.txt"
 
 
 def deliver(channel: Channel, notice: dict[str, Any]) -> None:
     """
-    Send one mail, all of it within the channel's timeout.
+    Send one mail within the channel's timeout.
 
-    Raises DeliveryFailed, also when it would reach nobody.
+    Raises: DeliveryFailed, also when there are no recipients.
     """
     to = list(channel.to) or admins()
     if not to:
@@ -37,15 +36,15 @@ def deliver(channel: Channel, notice: dict[str, Any]) -> None:
         from_email=channel.sender or (None if channel.to else settings.SERVER_EMAIL),
         to=to,
         headers={
-            # The same at every attempt: a mailbox that has it already can leave it out.
+            # The same for every attempt, so that a mailbox can drop a duplicate.
             "Message-ID": f"<{notice['id']}@deadletter.invalid>",
-            # No out-of-office answers, please (RFC 3834).
+            # Suppresses out-of-office answers (RFC 3834).
             "Auto-Submitted": "auto-generated",
         },
     )
     _limit(message, channel.timeout)
     if any(connection.in_atomic_block for connection in connections.all(initialized_only=True)):
-        # Inside a transaction, of a test: a backend that stores mails needs this connection.
+        # Inside the transaction of a test: a backend that stores mails needs this connection.
         sent = message.send()
     else:
         sent = call_within(channel.timeout, message.send, channel=channel.name)
@@ -54,22 +53,22 @@ def deliver(channel: Channel, notice: dict[str, Any]) -> None:
 
 
 def _limit(message: EmailMessage, seconds: float) -> None:
-    """Let no single answer of the mail server take longer, unless the settings say how long."""
-    if django.VERSION < (6, 1):  # since then MAILERS has its own
+    """Limit the wait for each answer of the mail server, unless the settings have a timeout."""
+    if django.VERSION < (6, 1):  # since 6.1 MAILERS has its own timeout
         backend = message.get_connection()  # type: ignore[attr-defined]
         if getattr(backend, "timeout", seconds) is None:
             backend.timeout = seconds
 
 
 def render(notice: dict[str, Any]) -> tuple[str, str]:
-    """Return the subject, one line, and the text, in the language of the site."""
+    """Return the subject, which is one line, and the text, in the language of the site."""
     with translation.override(settings.LANGUAGE_CODE):
-        subject = wording.subject(notice)
+        subject = notice_subject(notice)
         context = {
             "notice": notice,
-            "at": wording.moment(notice["at"]),
+            "at": time_text(notice["at"]),
             "alerts": [_shown(alert) for alert in notice["alerts"]],
-            "omitted": [(wording.event_word(e), n) for e, n in notice["omitted"].items()],
+            "omitted": [(event_word(e), n) for e, n in notice["omitted"].items()],
         }
         return notice_line(subject, 200), render_to_string(TEMPLATE, context)
 
@@ -80,7 +79,7 @@ def admins() -> list[str]:
 
 
 def reason(error: Exception) -> str:
-    """Name a failure by its class, and by the answer of the server where there was one."""
+    """Describe a failure by its class and, if there is one, the code of the server's answer."""
     code = getattr(error, "smtp_code", None)
     return f"{type(error).__name__}{f' {code}' if code else ''}"
 
@@ -88,12 +87,12 @@ def reason(error: Exception) -> str:
 def _shown(alert: dict[str, Any]) -> dict[str, Any]:
     return {
         **alert,
-        "word": wording.what_happens(alert),
-        "counted": wording.counted(alert),
-        "left_text": wording.left(alert),
-        "since_text": wording.moment(alert["since"]),
-        "last_text": wording.moment(alert["last_at"]),
-        "ended_text": wording.moment(alert["ended_at"]),
+        "word": event_text(alert),
+        "counted": count_text(alert),
+        "left_text": left_text(alert),
+        "since_text": time_text(alert["since"]),
+        "last_text": time_text(alert["last_at"]),
+        "ended_text": time_text(alert["ended_at"]),
         "error_lines": alert["error"].split("\n") if alert["error"] else [],
         "streams": ", ".join(alert["detail"].get("streams") or ()),
         "running": ", ".join(alert["detail"].get("running") or ()),

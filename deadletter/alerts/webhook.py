@@ -1,10 +1,10 @@
 """
-A notice as an HTTP request, signed so that the receiver can tell who sent it, and when.
+Delivery of a notice as an HTTP request, signed so that the receiver can verify sender and time.
 
 The scheme is that of standardwebhooks.com: the headers webhook-id, webhook-timestamp and
-webhook-signature; the signature is HMAC-SHA256 over "id.timestamp.body". The id stays the same over
-all attempts, so a receiver can leave out what it has; the timestamp is that of the attempt, so it
-can refuse what is old.
+webhook-signature; the signature is HMAC-SHA256 over "id.timestamp.body". The id is the same for all
+attempts, so that a receiver can drop duplicates. The timestamp is that of the attempt, so that a
+receiver can refuse old requests.
 """
 
 from __future__ import annotations
@@ -30,25 +30,24 @@ from django.conf import settings
 from django.utils import translation
 
 from ..alert_rules import Channel
-from . import wording
-from .deadline import call_within
-from .failing import DeliveryFailed
+from .deadline import DeliveryFailed, call_within
+from .notice import notice_subject
 
-#: Bytes of an answer that are read, and characters that are told; what it says matters only when it
-#: is no success.
+#: Bytes of an answer that are read, and characters that are reported. Only the text of an error
+#: matters.
 ANSWER, TOLD = 10_000, 500
-#: Characters of a part of the address that are a word rather than a secret.
+#: Parts of the address up to this length are words; longer ones may be secrets.
 _WORD = 5
 
 
 def deliver(channel: Channel, notice: dict[str, Any]) -> None:
     """
-    Post the notice once, all of it within the channel's timeout.
+    Post the notice once, within the channel's timeout.
 
-    Raises DeliveryFailed for anything but an answer of 2xx.
+    Raises: DeliveryFailed for any answer except 2xx.
     """
     with translation.override(settings.LANGUAGE_CODE):
-        text = wording.subject(notice)
+        text = notice_subject(notice)
     body = json.dumps({**notice, "text": text}, separators=(",", ":")).encode()
     stamp = str(int(time.time()))
     request = urllib.request.Request(  # noqa: S310 - the settings accept http and https only
@@ -63,19 +62,19 @@ def deliver(channel: Channel, notice: dict[str, Any]) -> None:
             "webhook-signature": sign(channel.secrets, notice["id"], stamp, body),
         },
     )
-    line = _Line()
+    cuttable = _CuttableConnection()
     call_within(
         channel.timeout,
-        lambda: _post(channel, request, line),
+        lambda: _post(channel, request, cuttable),
         channel=channel.name,
-        cut=line.cut,
+        cut=cuttable.cut,
     )
 
 
-def _post(channel: Channel, request: urllib.request.Request, line: _Line) -> None:
+def _post(channel: Channel, request: urllib.request.Request, cuttable: _CuttableConnection) -> None:
     try:
-        # Of each single step; longer than all of it may take, so that one of them says so.
-        with _opener(line).open(request, timeout=2 * channel.timeout):
+        # The timeout of each step is longer than that of the whole, which ends the delivery.
+        with _opener(cuttable).open(request, timeout=2 * channel.timeout):
             return
     except urllib.error.HTTPError as error:
         raise DeliveryFailed(channel.name, _refusal(error, channel.url)) from None
@@ -84,18 +83,18 @@ def _post(channel: Channel, request: urllib.request.Request, line: _Line) -> Non
     except (OSError, ValueError) as error:
         raise DeliveryFailed(channel.name, f"cannot be reached: {type(error).__name__}") from None
     finally:
-        line.close()
+        cuttable.close()
 
 
 def sign(secrets: Sequence[bytes], id: str, stamp: str, body: bytes) -> str:
-    """Return a signature for each secret, separated by blanks: a receiver needs to know one."""
+    """Return a signature for each secret, separated by blanks: a receiver checks any of them."""
     content = f"{id}.{stamp}.".encode() + body
     digests = (hmac.new(secret, content, hashlib.sha256).digest() for secret in secrets)
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
 
 
-class _Line:
-    """The connection of one request, which another thread can cut whatever it is busy with."""
+class _CuttableConnection:
+    """The connection of one request, which another thread can cut at any time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -109,7 +108,7 @@ class _Line:
             if self._is_cut:
                 made.close()
                 raise TimeoutError
-            # A second handle of the same connection: TLS takes the first one for itself.
+            # A second handle of the same connection: TLS takes over the first.
             self._socket = made.dup()
         return made
 
@@ -127,47 +126,51 @@ class _Line:
                 self._socket = None
 
 
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, line: _Line) -> None:
+class _HttpHandler(urllib.request.HTTPHandler):
+    def __init__(self, cuttable: _CuttableConnection) -> None:
         super().__init__()
-        self._line = line
+        self._cuttable = cuttable
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         def connection(host: str, **options: Any) -> http.client.HTTPConnection:
-            return _on(self._line, http.client.HTTPConnection(host, **options))
+            return _use(self._cuttable, http.client.HTTPConnection(host, **options))
 
         return self.do_open(connection, req)
 
 
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, line: _Line) -> None:
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    def __init__(self, cuttable: _CuttableConnection) -> None:
         super().__init__()
-        self._line = line
+        self._cuttable = cuttable
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         def connection(host: str, **options: Any) -> http.client.HTTPConnection:
             context = ssl.create_default_context()
-            return _on(self._line, http.client.HTTPSConnection(host, context=context, **options))
+            return _use(
+                self._cuttable, http.client.HTTPSConnection(host, context=context, **options)
+            )
 
         return self.do_open(connection, req)
 
 
-def _on(line: _Line, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
-    connection._create_connection = line.connect  # type: ignore[attr-defined]
+def _use(
+    cuttable: _CuttableConnection, connection: http.client.HTTPConnection
+) -> http.client.HTTPConnection:
+    connection._create_connection = cuttable.connect  # type: ignore[attr-defined]
     return connection
 
 
-def _opener(line: _Line) -> urllib.request.OpenerDirector:
+def _opener(cuttable: _CuttableConnection) -> urllib.request.OpenerDirector:
     """
-    Speak HTTP and HTTPS, through the system's proxy, and follow no redirect.
+    Return an opener for HTTP and HTTPS that uses the system's proxy and follows no redirect.
 
-    A POST that is redirected becomes a GET without the notice, and could lead anywhere.
+    A redirected POST would become a GET without the notice, to any address.
     """
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
-        _Http(line),
-        _Https(line),
+        _HttpHandler(cuttable),
+        _HttpsHandler(cuttable),
         urllib.request.HTTPErrorProcessor(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.UnknownHandler(),
@@ -184,14 +187,14 @@ def _refusal(error: urllib.error.HTTPError, url: str) -> str:
             answer = error.read(ANSWER).decode("utf-8", "replace")
         except (OSError, http.client.HTTPException):
             answer = ""
-    # Many a server repeats in its page for errors what it was asked for.
+    # Many servers repeat the requested address in their error page.
     for part in sorted(_parts(url), key=len, reverse=True):
         answer = answer.replace(part, "…")
     return f"answered {error.code}: {answer[:TOLD]}".rstrip(": ")
 
 
 def _parts(url: str) -> Iterator[str]:
-    """Return what stands behind the host, piece by piece, as it is and decoded."""
+    """Yield the parts of the address behind the host, as they are and decoded."""
     parts = urllib.parse.urlsplit(url)
     for piece in re.split(r"[/?&=;#]", f"{parts.path}?{parts.query}#{parts.fragment}"):
         if len(piece) > _WORD:

@@ -8,10 +8,10 @@ from typing import Any
 from .. import clock
 from ..alert_rules import EACH
 from ..alerts import decide, send_test
-from ..alerts.conditions import COUNTED
-from ..alerts.current import left_of
+from ..alerts.conditions import ALIVE
+from ..alerts.context import COUNTED
+from ..alerts.current_counts import left_of
 from ..alerts.notice import pending
-from ..alerts.waiting import ALIVE
 from ..conf import get_settings
 from ..lifecycle.internal_queue import QUEUE
 from ..models import Alert, Queue, WorkerProcess

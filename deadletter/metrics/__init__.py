@@ -1,6 +1,9 @@
 """
-What Prometheus is told. Reading order: board (what a process sees), totals and depths (what the
-tables say), reading (how often they are asked), families (names), page, server, exporter, view.
+Metrics for Prometheus.
 
-Only `families` and `page` import prometheus-client: without it nothing else is missing.
+Reading order: process_counters (what a worker process measures), totals and depths (what the tables
+contain), cache (how often the tables are read), exposition (names and format of the metrics),
+server and exporter (the port of a worker). The page of a site is in deadletter/views.py.
+
+Only `exposition` imports prometheus-client: without it everything else works.
 """

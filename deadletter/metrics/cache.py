@@ -1,4 +1,4 @@
-"""How often are the tables asked, and what if they do not answer?"""
+"""Readings of the tables: answers are reused for a while, and a scrape never waits for long."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from .. import clock
 from ..logs import event
 from ..operations.deadline import within
 from .depths import Depths, read_depths, read_poison
-from .totals import Counted, Totals
+from .totals import MonotonicTotals, Totals
 
 T = TypeVar("T")
 
-#: Seconds an answer serves further scrapes.
+#: Seconds an answer is reused for further scrapes.
 FRESH = 5.0
-#: An answer that took long serves longer: scrapes take at most a twentieth of the database's time.
+#: An answer is reused for this many times the time it took: scrapes use at most a twentieth of the
+#: database's time.
 REST = 20.0
 #: Seconds a scrape waits for the tables; Prometheus gives up after 10.
 PATIENCE = 3.0
-#: Seconds after which an answer is too old to be shown while the database does not answer.
+#: Seconds after which an answer is too old to be used while the database does not answer.
 STALE = 60.0
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What the tables said."""
+class TableReading:
+    """The contents of the tables that metrics show."""
 
     totals: Totals
     depths: Depths
     poison: dict[str, int]
-    #: When the oldest part of it was asked for, on the monotonic clock.
+    #: When the oldest part was read, on the monotonic clock.
     at: float
 
     @property
@@ -45,8 +46,8 @@ class Reading:
         return monotonic() - self.at
 
 
-class Rested(Generic[T]):
-    """A question that is asked again only after an answer has served for a while."""
+class CachedQuery(Generic[T]):
+    """A query whose answer is reused for a while."""
 
     def __init__(
         self, ask: Callable[[], T], *, fresh: float = FRESH, time: Callable[[], float] = monotonic
@@ -58,18 +59,18 @@ class Rested(Generic[T]):
         self._until = 0.0
 
     def get(self) -> tuple[T, float]:
-        """Return the answer, and when it was asked for."""
+        """Return the answer, and the time at which the query began."""
         started = self._time()
         if self._answer is None or started >= self._until:
             self._answer = self._ask(), started
             ended = self._time()
-            # After a long answer the rest begins: see REST.
+            # From the end of the query: see REST.
             self._until = ended + max(self._fresh, REST * (ended - started))
         return self._answer
 
 
-class Rows:
-    """The tables of one database. Any thread may ask; they take turns."""
+class TableReader:
+    """Reads the tables of one database. Any thread may call it; one reads at a time."""
 
     def __init__(
         self,
@@ -80,22 +81,22 @@ class Rows:
         prepare: Callable[[], object] = lambda: None,
     ) -> None:
         self._using = using
-        #: Called in the thread that asks, before it connects.
+        #: Called in the thread that reads, before it connects.
         self._prepare = prepare
         self._patience = patience
-        counted = Counted()
-        self._totals = Rested(lambda: counted.read(using), fresh=fresh)
-        self._depths = Rested(lambda: read_depths(using), fresh=fresh)
-        self._poison = Rested(lambda: read_poison(using), fresh=fresh)
+        counted = MonotonicTotals()
+        self._totals = CachedQuery(lambda: counted.read(using), fresh=fresh)
+        self._depths = CachedQuery(lambda: read_depths(using), fresh=fresh)
+        self._poison = CachedQuery(lambda: read_poison(using), fresh=fresh)
         self._turn = threading.Lock()
         self._reading = threading.Lock()
-        self._last: Reading | None = None
+        self._last: TableReading | None = None
         self._is_away = False
 
-    def latest(self) -> Reading | None:
+    def latest(self) -> TableReading | None:
         """
-        Return what the tables say; what they said before while they take long to answer, and None
-        when they are out of reach. Never waits for long, whatever the database does.
+        Read the tables. Return an earlier reading while the database takes long to answer, and
+        None when it cannot be reached. Never waits for long, whatever the database does.
         """
         if not self._turn.acquire(timeout=self._patience):
             return self._recent()
@@ -103,7 +104,7 @@ class Rows:
             self._last = within(self._patience, self._read)
         except TimeoutError:
             return self._recent()
-        except (DatabaseError, RuntimeError) as error:  # the latter: no thread is left
+        except (DatabaseError, RuntimeError) as error:  # RuntimeError: no thread can be started
             self._last = None
             self._report(str(error))
         else:
@@ -112,22 +113,22 @@ class Rows:
             self._turn.release()
         return self._last
 
-    def _read(self) -> Reading:
-        # Nobody may wait for it any more, but it is still under way: one that hangs is enough.
+    def _read(self) -> TableReading:
+        # An abandoned reading may still be under way: one thread that hangs is enough.
         if not self._reading.acquire(blocking=False):
             raise TimeoutError
         try:
             self._prepare()
-            # One round trip: answers that still serve must not hide that nobody is there.
+            # One round trip: reused answers must not hide that the database is away.
             clock.now(self._using)
             totals, at_first = self._totals.get()
             depths, at_second = self._depths.get()
             poison, at_third = self._poison.get()
-            return Reading(totals, depths, poison, min(at_first, at_second, at_third))
+            return TableReading(totals, depths, poison, min(at_first, at_second, at_third))
         finally:
             self._reading.release()
 
-    def _recent(self) -> Reading | None:
+    def _recent(self) -> TableReading | None:
         if self._last is not None and self._last.age <= STALE:
             return self._last
         self._report("it does not answer")

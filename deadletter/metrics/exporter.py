@@ -1,7 +1,8 @@
 """
-Where does the answer to a scrape come from? From a thread of a lone worker process; under a
-supervisor from a process of its own, so that the supervisor stays without threads (it forks) and
-one port tells of all processes.
+The exporter: answers scrapes of one worker.
+
+In a single worker process it is a thread. Under a supervisor it is a process of its own, so that
+the supervisor stays without threads (it forks) and one port covers all processes.
 """
 
 from __future__ import annotations
@@ -18,30 +19,29 @@ from typing import TYPE_CHECKING, NoReturn
 from ..forks import at_fork
 from ..logs import crash, event, flush
 from ..worker import connection_pools
-from .cache import Rows
-from .observer import BoardObserver
-from .process_counters import Board
+from .cache import TableReader
+from .process_counters import CounterObserver, ProcessCounters
 from .server import Server, listen
 
 if TYPE_CHECKING:
-    from .page import Page
+    from .exposition import MetricsPage
 
-#: Seconds until an exporter that died is started again.
+#: Seconds until a dead exporter is started again.
 PAUSE = 1.0
 
 
 class Exporter:
-    """`worker.observer.Companion`, for `places` processes that write on boards of their own."""
+    """`worker.observer.Companion` for `places` processes with counters of their own."""
 
     def __init__(self, host: str, port: int, *, names: Iterable[str], places: int, using: str):
-        """Raises CannotListen, and ImportError without prometheus-client."""
-        from .page import render
+        """Raises: CannotListen, and ImportError without prometheus-client."""
+        from .exposition import render
 
         self._render = render
 
         self._listener = listen(host, port)
         names = list(names)
-        self._boards = [Board(names) for _ in range(places)]
+        self._processes = [ProcessCounters(names) for _ in range(places)]
         self._using = using
         self._pid = 0
         self._start_at = 0.0
@@ -54,12 +54,12 @@ class Exporter:
             port=port,
         )
 
-    def observer(self, place: int) -> BoardObserver:
-        return BoardObserver(self._boards[place])
+    def observer(self, place: int) -> CounterObserver:
+        return CounterObserver(self._processes[place])
 
     def serve_in_thread(self) -> None:
-        """For a worker without a supervisor."""
-        # A process that a handler forks and that outlives the worker would keep the port.
+        """Answer scrapes in a thread, for a worker without a supervisor."""
+        # A process forked by a handler that outlives the worker would keep the port.
         at_fork(after_in_child=self._listener.close)
         threading.Thread(
             target=self._server().serve, name="deadletter-metrics", daemon=True
@@ -110,8 +110,8 @@ class Exporter:
         code = 1
         try:
             connection_pools.discard_inherited()
-            # A signal to the whole group is for the workers: what they do until they have stopped
-            # is still to be seen.
+            # A signal to the whole group is for the workers: their metrics can be scraped until
+            # they have stopped.
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, set())
@@ -126,10 +126,10 @@ class Exporter:
             os._exit(code)
 
     def _server(self, is_needed: Callable[[], bool] = lambda: True) -> Server:
-        rows = Rows(self._using, prepare=connection_pools.leave_pools)
+        tables = TableReader(self._using, prepare=connection_pools.leave_pools)
 
-        def page(accept: str) -> Page:
-            return self._render(accept, boards=self._boards, reading=rows.latest())
+        def page(accept: str) -> MetricsPage:
+            return self._render(accept, processes=self._processes, reading=tables.latest())
 
         return Server(self._listener, page, is_needed=is_needed)
 

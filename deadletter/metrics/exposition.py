@@ -1,25 +1,71 @@
-"""What are the metrics called, and what do they mean? The one place that names them."""
+"""
+The metrics: their names, their help texts and the format of an answer to a scrape.
+
+The only module that names metrics, and the only one that imports prometheus-client.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from prometheus_client import exposition as text_format
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.openmetrics import exposition as openmetrics_format
+from prometheus_client.registry import Collector
 
-from .cache import Reading
+from .cache import TableReading
 from .depths import CANDIDATE, CAP, TOLD_APART, Depths
-from .process_counters import Distribution, Seen
+from .process_counters import Distribution, ProcessCounters, ProcessTotals, add_up
 from .totals import Totals
 
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-def of_processes(seen: Seen) -> Iterator[Metric]:
-    """What the processes of one `run_worker` saw since it started."""
+
+@dataclass(frozen=True)
+class MetricsPage:
+    """An answer to a scrape."""
+
+    type: str
+    body: bytes
+
+
+def render(
+    accept: str, *, processes: Sequence[ProcessCounters] = (), reading: TableReading | None
+) -> MetricsPage:
+    """
+    Format all metrics: as OpenMetrics if the client accepts it, else in the Prometheus text format.
+
+    Both in the version that every scraper knows. (The negotiation of prometheus-client repeats the
+    scraper's version in its answer, and fails for one that is not a number.)
+    """
+    of_processes = process_families(add_up(processes)) if processes else ()
+    found = _Families([*of_processes, *table_families(reading)])
+    if "application/openmetrics-text" in accept.lower():
+        body = openmetrics_format.generate_latest(found)  # type: ignore[no-untyped-call]
+        return MetricsPage(OPENMETRICS, body)
+    return MetricsPage(PLAIN, text_format.generate_latest(found))
+
+
+class _Families(Collector):
+    """The metrics in the form that the encoders of prometheus-client take."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def process_families(seen: ProcessTotals) -> Iterator[Metric]:
+    """Yield what the processes of one `run_worker` measured since it started."""
     handlers = HistogramMetricFamily(
         "deadletter_handler_duration_seconds",
         "How long attempts ran, whether they completed or failed.",
@@ -50,8 +96,8 @@ def of_processes(seen: Seen) -> Iterator[Metric]:
     )
 
 
-def of_rows(reading: Reading | None) -> Iterator[Metric]:
-    """What the tables say; without a reading only that they are out of reach."""
+def table_families(reading: TableReading | None) -> Iterator[Metric]:
+    """Yield what the tables contain; without a reading only that they cannot be reached."""
     yield GaugeMetricFamily(
         "deadletter_up",
         "1 when the tables could be read for this scrape; 0: what they say is left out.",
@@ -196,7 +242,7 @@ def _histogram(name: str, text: str, found: Distribution) -> HistogramMetricFami
 
 
 def _buckets(found: Distribution) -> list[tuple[str, float]]:
-    """Return the buckets as the format wants them: each with everything below it."""
+    """Return cumulative buckets, as the format requires."""
     total, buckets = 0, []
     for end, hits in zip((*map(str, map(float, found.ends)), "+Inf"), found.hits, strict=True):
         total += hits

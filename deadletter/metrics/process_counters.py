@@ -1,9 +1,9 @@
 """
-What did the processes of this worker see? Counters in memory that they share.
+Counters that the processes of one worker share in memory.
 
-A worker writes, whoever answers a scrape reads and adds up. The memory belongs to the place of a
-process, not to the process: the next one in that place goes on counting where a dead one stopped,
-so no sum ever goes backwards, and there is no file to tidy up.
+A worker process writes, and the process or thread that answers a scrape reads and adds up. The
+memory belongs to the place of a process, not to the process: the next process in that place
+continues where a dead one stopped. So no sum ever decreases, and there is no file to clean up.
 """
 
 from __future__ import annotations
@@ -12,11 +12,19 @@ import mmap
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-#: Stands for every name without a series of its own; no message can be called that.
+if TYPE_CHECKING:
+    from ..lifecycle import Completion, Failure, WorkBatch
+    from ..lifecycle.sweeps import Sweep
+    from ..worker.execute import Settled
+    from ..worker.in_flight import InFlight
+    from ..worker.reports import Reports, Tally
+
+#: Stands for every name without a series of its own; no message can have this name.
 OTHER = "(other)"
 
-#: Upper ends in seconds. A handler may take anything, a transaction should take milliseconds.
+#: Upper ends in seconds. A handler may take any time, a transaction should take milliseconds.
 HANDLER = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 TRANSACTION = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -26,7 +34,7 @@ _LOST, _REPAIRED, _FIRST = 0, 1, 2
 
 @dataclass(frozen=True)
 class Distribution:
-    """How often each bucket was hit (the last one is without an end), and the sum in seconds."""
+    """The number of values in each bucket (the last one has no end), and the sum in seconds."""
 
     ends: tuple[float, ...]
     hits: tuple[int, ...]
@@ -38,7 +46,7 @@ class Distribution:
 
 
 class Histogram:
-    """Some cells of a board. Only one thread may observe."""
+    """A range of cells of the counters. Only one thread may observe."""
 
     __slots__ = ("_cells", "_ends", "_start", "_sum")
 
@@ -57,7 +65,7 @@ class Histogram:
         return Distribution(self._ends, hits, self._cells[self._sum])
 
 
-class Board:
+class ProcessCounters:
     """The cells of one place: eight bytes each, written whole, so a reader never sees half."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -91,30 +99,62 @@ class Board:
         return int(self._cells[_REPAIRED])
 
 
+class CounterObserver:
+    """`worker.observer.Observer` for one process: made after the fork, once for each process."""
+
+    def __init__(self, counters: ProcessCounters) -> None:
+        self._counters = counters
+        self._lost = 0
+
+    def handled(self, reports: Reports, in_flight: InFlight) -> None:
+        done: list[Completion | Failure | Settled]
+        done = [*reports.completions, *reports.failures, *reports.settled]
+        for report in done:
+            holding = in_flight.get(report.id)
+            # A message that could not be started (no handler, payload not readable) took no time.
+            if holding is not None and report.seconds is not None:
+                self._counters.handled(holding.message.name, report.seconds)
+
+    def exchanged(self, seconds: float, reports: Reports, batch: WorkBatch, tally: Tally) -> None:
+        if reports:
+            # Includes the commit: the reports are safe only after it.
+            self._counters.settles.observe(seconds - batch.claim_seconds)
+            if batch.token:
+                self._counters.claims.observe(batch.claim_seconds)
+        else:
+            self._counters.claims.observe(seconds)
+        if tally.lost != self._lost:
+            self._counters.add_lost(tally.lost - self._lost)
+            self._lost = tally.lost
+
+    def swept(self, found: Sweep) -> None:
+        self._counters.add_repaired(found.repaired)
+
+
 @dataclass(frozen=True)
-class Seen:
-    """The sum over the boards of all places."""
+class ProcessTotals:
+    """The sum over the counters of all places."""
 
     lost: int
     repaired: int
     claims: Distribution
     settles: Distribution
-    #: By message name; only those that were handled.
+    #: By message name; only names that were handled.
     handlers: dict[str, Distribution]
 
 
-def add_up(boards: Sequence[Board]) -> Seen:
+def add_up(places: Sequence[ProcessCounters]) -> ProcessTotals:
     handlers: dict[str, Distribution] = {}
-    for board in boards:
-        for name, histogram in board.handlers.items():
+    for counters in places:
+        for name, histogram in counters.handlers.items():
             found = histogram.read()
             if any(found.hits):
                 handlers[name] = handlers[name] + found if name in handlers else found
-    return Seen(
-        lost=sum(board.lost for board in boards),
-        repaired=sum(board.repaired for board in boards),
-        claims=_sum([board.claims for board in boards]),
-        settles=_sum([board.settles for board in boards]),
+    return ProcessTotals(
+        lost=sum(counters.lost for counters in places),
+        repaired=sum(counters.repaired for counters in places),
+        claims=_sum([counters.claims for counters in places]),
+        settles=_sum([counters.settles for counters in places]),
         handlers=dict(sorted(handlers.items())),
     )
 

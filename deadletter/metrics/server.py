@@ -1,7 +1,7 @@
 """
-Who answers a scrape? A small HTTP server: GET /metrics and nothing else.
+The HTTP server of a worker for scrapes: GET /metrics and nothing else.
 
-A slow or hostile client costs a thread of few for a few seconds, never the worker.
+A slow or hostile client occupies one of a few threads for a few seconds, never the worker.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import TYPE_CHECKING, Any
 from ..logs import crash, event
 
 if TYPE_CHECKING:
-    from .page import Page
+    from .exposition import MetricsPage
 
-#: Scrapes answered at a time; one more is turned away.
+#: Scrapes answered at a time; further ones are refused.
 AT_ONCE = 4
-#: Seconds a client has to send its request, and again to take the answer.
+#: Seconds a client has to send its request, and again to read the answer.
 DEADLINE = 5.0
 #: Bytes of a request with all its headers.
 LONGEST = 16_384
-#: Seconds between two looks at whether there is still anybody to serve for.
+#: Seconds between two checks whether the server is still needed.
 LOOK = 0.5
 
 
 class CannotListen(Exception):
-    """Says which address cannot be had, why, and what to do."""
+    """The port cannot be opened. The text says which address, why, and what to do."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open the port; 0 takes any that is free. Raises CannotListen."""
+    """Open the port; 0 takes any free one. Raises: CannotListen."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=16)
@@ -61,7 +61,7 @@ def _explain(host: str, port: int, error: OSError) -> str:
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Serves on an open port until `stop`, or until `is_needed` says no."""
+    """Serves on an open port until `stop`, or until `is_needed` returns False."""
 
     daemon_threads = True
     timeout = LOOK
@@ -69,7 +69,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def __init__(
         self,
         listener: socket.socket,
-        page: Callable[[str], Page],
+        page: Callable[[str], MetricsPage],
         *,
         is_needed: Callable[[], bool] = lambda: True,
         deadline: float = DEADLINE,
@@ -97,7 +97,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         try:
             super().process_request(request, client_address)
         except RuntimeError:
-            # The system has no thread left.
+            # The system can start no thread.
             self._places.release()
             self.shutdown_request(request)
 
@@ -108,7 +108,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is nobody's error."""
+        """Log at the level DEBUG: a client that disconnects is not an error."""
         event(
             logging.DEBUG,
             "scrape_unanswered",
@@ -125,8 +125,8 @@ class _Request(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n"
 
     def setup(self) -> None:
-        # Read by us: the library's time limit is for each piece, so that a client that sends a byte
-        # now and then could stay for ever.
+        # The request is read here: the library's timeout is for each read, so that a client that
+        # sends a byte now and then could stay for ever.
         super().setup()
         self.rfile = io.BufferedReader(io.BytesIO(self._read_head()))
         self.connection.settimeout(self.server.deadline)
@@ -173,4 +173,4 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are not events."""
+        """Do not log scrapes."""

@@ -1,4 +1,4 @@
-"""How much has happened, ever? Sums over the rows of the counters, exact over all processes."""
+"""Totals since the beginning: sums over the rows of the counters, exact over all processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..models import Count, Kind
 from ..status import FailureReason
 from .process_counters import OTHER
 
-#: Pairs of queue and name that get series of their own; the rest is added up under OTHER.
+#: Pairs of queue and name with series of their own; all others are added up under OTHER.
 SERIES = 500
 
 _COLUMNS = ("sent", "completed", "failed", "poisoned", "retried", "removed", "deferred")
@@ -24,7 +24,7 @@ _Sums = tuple[int, ...]
 
 @dataclass
 class Totals:
-    """Counts by what they are labelled with."""
+    """Counts by their labels."""
 
     sent: dict[tuple[str, str], int] = field(default_factory=dict)
     completed: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -35,45 +35,45 @@ class Totals:
     deferred: dict[str, int] = field(default_factory=dict)
 
 
-class Counted:
+class MonotonicTotals:
     """
-    Remembers what was told before, so that no total goes backwards while this process lives.
+    Reads totals that never decrease while this process lives.
 
-    Two things would make it: rows that are forgotten when they are old, and a name that moves from
-    a series of its own to OTHER or back. What was forgotten is added back; a series once given to
-    a name stays with it.
+    Two things would make them decrease: old rows are deleted, and a name could move from a series
+    of its own to OTHER or back. The counts of deleted rows are added back, and a series once given
+    to a name stays with it.
     """
 
     def __init__(self, series: int = SERIES) -> None:
         self._series = series
         self._named: set[tuple[str, str]] = set()
         self._seen: dict[_Key, _Sums] = {}
-        self._forgotten: dict[_Key, _Sums] = {}
+        self._deleted: dict[_Key, _Sums] = {}
 
     def read(self, using: str) -> Totals:
         sums, first = _read(using)
-        # The oldest first, and by name: processes that start anew choose the same ones.
+        # The oldest first, then by name: a process that starts anew chooses the same names.
         for pair in sorted(first, key=lambda pair: (first[pair], pair)):
             if len(self._named) < self._series:
                 self._named.add(pair)
-        return _label(self._lasting(sums), self._named)
+        return _label(self._with_deleted(sums), self._named)
 
-    def _lasting(self, sums: dict[_Key, _Sums]) -> dict[_Key, _Sums]:
+    def _with_deleted(self, sums: dict[_Key, _Sums]) -> dict[_Key, _Sums]:
         nothing = (0,) * len(_COLUMNS)
         lasting = {}
         for key in {**self._seen, **sums}:
             now, before = sums.get(key, nothing), self._seen.get(key, nothing)
-            gone = self._forgotten.get(key, nothing)
+            gone = self._deleted.get(key, nothing)
             if any(n < b for n, b in zip(now, before, strict=True)):
                 lost = (max(b - n, 0) for n, b in zip(now, before, strict=True))
-                gone = self._forgotten[key] = tuple(map(sum, zip(gone, lost, strict=True)))
+                gone = self._deleted[key] = tuple(map(sum, zip(gone, lost, strict=True)))
             lasting[key] = tuple(map(sum, zip(now, gone, strict=True)))
             self._seen[key] = now
         return lasting
 
 
 def _read(using: str) -> tuple[dict[_Key, _Sums], dict[tuple[str, str], datetime]]:
-    """Add up in one statement: what is being folded is seen before or after, never twice."""
+    """Add up in one statement: rows being folded are seen before or after, never twice."""
     rows = Count.objects.using(using).order_by().values_list("queue", "name", "kind", "reason")
     sums: dict[_Key, _Sums] = {}
     first: dict[tuple[str, str], datetime] = {}
@@ -89,7 +89,7 @@ def _label(sums: Mapping[_Key, _Sums], named: set[tuple[str, str]]) -> Totals:
     found = Totals()
     by_type = (found.poisoned, found.retried, found.removed, found.deferred)
     for values in by_type:
-        # From the start, so that the first one that dies is an increase.
+        # 0 from the start, so that the first death is an increase.
         values.update(dict.fromkeys(Kind.values, 0))
     for (queue, name, kind, reason), counts in sums.items():
         sent, completed, failed, *of_type = counts

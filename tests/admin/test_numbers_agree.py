@@ -13,7 +13,7 @@ from deadletter import Outgoing, lifecycle, operations, send_many
 from deadletter import clock as database_clock
 from deadletter.lifecycle import Failure
 from deadletter.metrics.depths import read_depths, read_poison
-from deadletter.metrics.totals import Counted
+from deadletter.metrics.totals import MonotonicTotals
 from deadletter.models import Message, PoisonRecord, Queue, State
 from deadletter.operations.depths import FailedLook
 from deadletter.operations.series import HOUR, read_series
@@ -112,7 +112,7 @@ def test_dead_letters_are_there_now_and_deaths_have_happened(admin_client, clock
     assert sum(line.day.n for line in board.groups.fastest) == 4
     # Have happened.
     assert read_series(HOUR).total("poisoned") == 9
-    assert sum(Counted().read("default").poisoned.values()) == 9
+    assert sum(MonotonicTotals().read("default").poisoned.values()) == 9
     assert str(chart.title) == "Deaths"
     html = admin_client.get(HOME).content.decode()
     assert re.search(r"died[^0-9]{1,200}9\b", html)

@@ -15,7 +15,7 @@ import pytest
 from django.db import connection
 
 from deadletter import alerts
-from deadletter.alerts import new_groups, poison
+from deadletter.alerts import conditions, new_groups
 from deadletter.models import AlertState, Queue
 from deadletter.sql.planner import plan_by_index
 from deadletter.testing import frozen_clock
@@ -44,7 +44,7 @@ RULES = {
 def crowd(request: Any, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Poison in fifty groups, all of the last hour; a backlog that is due, and one that is not."""
     monkeypatch.setattr(new_groups, "COUNTED", COUNTED)
-    monkeypatch.setattr(poison, "COUNTED", COUNTED)
+    monkeypatch.setattr(conditions, "COUNTED", COUNTED)
     queue, backlog = (Queue.objects.create(name=name) for name in ("q", "backlog"))
     fill(queue, at=NOW + timedelta(days=1), n=MANY)
     fill(backlog, at=NOW - timedelta(days=1), priority="n % 10".replace("%", "%%"), n=MANY)

@@ -169,7 +169,7 @@ def test_a_crash_before_the_commit_leaves_everything_to_the_next_decision(
     clock.advance(15)
 
     with monkeypatch.context() as broken:
-        broken.setattr("deadletter.alerts.decisions._tell_listeners", lambda *args: 1 / 0)
+        broken.setattr("deadletter.alerts.decisions._announce_changes", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             alerts.decide()
     assert (open_alerts(), notices()) == ([], [])

@@ -16,7 +16,7 @@ from django.core import mail as django_mail
 from deadletter import Outgoing, send_many, testing
 from deadletter.alert_rules import Channel
 from deadletter.alerts import deadline, delivery, mail, send_test, webhook
-from deadletter.alerts.failing import DeliveryFailed
+from deadletter.alerts.delivery import DeliveryFailed
 from deadletter.alerts.mail import render
 from deadletter.models import Message, PoisonRecord, Queue
 from deadletter.worker.options import Options

@@ -14,7 +14,7 @@ from django.test import Client
 
 from deadletter import alerts, clock, lifecycle, operations, send, start, testing
 from deadletter.metrics.depths import read_depths
-from deadletter.metrics.totals import Counted
+from deadletter.metrics.totals import MonotonicTotals
 from deadletter.models import Act, AlertState, Message, PoisonRecord
 from tests.admin.every_page import every_page, hostile_rows
 from tests.alerts.conftest import rules  # noqa: F401 - a fixture
@@ -119,7 +119,7 @@ def test_commands_metrics_and_alerts_live(pages: list[str], place: int) -> None:
                     max_age=1, max_wait=1, max_poison=1, window=60, min_workers=1
                 ),
                 "groups": operations.list_groups,
-                "totals": lambda: Counted().read("default"),
+                "totals": lambda: MonotonicTotals().read("default"),
                 "depths": lambda: read_depths("default"),
                 "alerts decided": alerts.decide,
                 "alerts when due": alerts.decide_when_due,

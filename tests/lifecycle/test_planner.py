@@ -1,4 +1,4 @@
-"""The planner uses only indexes for the queue's statements, also in a caller's transaction."""
+"""The planner uses only indexes for the queue, also in the transaction of a caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeated statements are prepared once a connection; a lost prepared statement does no harm."""
+"""A repeated statement is planned once for each connection; a lost plan does no harm."""
 
 from __future__ import annotations
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from deadletter.metrics import view
+from deadletter import views
 from tests.processes import Workers, database_url, worker_processes
 from tests.sample.journal import DIRECTORY
 
 
 @pytest.fixture(autouse=True)
 def no_memory() -> Iterator[None]:
-    """Forget what the view remembers between two scrapes."""
-    view._rows.cache_clear()
+    """Clear what the view keeps between two scrapes."""
+    views._tables.cache_clear()
     yield
-    view._rows.cache_clear()
+    views._tables.cache_clear()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The tables are asked now and then, and nobody waits for them for long."""
+"""The tables are read now and then, and no scrape waits for them for long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError
 
 from deadletter.metrics import cache
-from deadletter.metrics.cache import Rested, Rows
+from deadletter.metrics.cache import CachedQuery, TableReader
 from tests.patience import PATIENCE
 from tests.processes import wait_until
 
@@ -25,7 +25,7 @@ class Time:
 
 def test_an_answer_serves_for_a_while():
     time, asked = Time(), []
-    rested = Rested(lambda: asked.append(1) or len(asked), fresh=5, time=time)
+    rested = CachedQuery(lambda: asked.append(1) or len(asked), fresh=5, time=time)
 
     first, _ = rested.get()
     time.now += 4.9
@@ -44,7 +44,7 @@ def test_an_answer_that_took_long_serves_twenty_times_as_long():
         time.now += 2
         return len(asked)
 
-    rested = Rested(ask, fresh=5, time=time)
+    rested = CachedQuery(ask, fresh=5, time=time)
     rested.get()
     time.now += 39.9
     before, at = rested.get()
@@ -56,7 +56,7 @@ def test_an_answer_that_took_long_serves_twenty_times_as_long():
 
 def test_a_question_that_failed_is_asked_again():
     answers: Iterator[int] = iter([1])
-    rested = Rested(lambda: 1 // 0 if next(answers, 0) else 7)
+    rested = CachedQuery(lambda: 1 // 0 if next(answers, 0) else 7)
 
     with pytest.raises(ZeroDivisionError):
         rested.get()
@@ -65,7 +65,7 @@ def test_a_question_that_failed_is_asked_again():
 
 
 def test_a_database_that_refuses_is_said_to_be_away_once_and_comes_back(monkeypatch, caplog):
-    rows = Rows("default", fresh=3600)
+    rows = TableReader("default", fresh=3600)
     assert rows.latest() is not None
 
     def refuse(using: str) -> None:
@@ -82,7 +82,7 @@ def test_a_database_that_refuses_is_said_to_be_away_once_and_comes_back(monkeypa
 
 def test_a_database_that_hangs_keeps_nobody_and_one_thread(monkeypatch):
     hanging = threading.Event()
-    rows = Rows("default", fresh=0, patience=0.05)
+    rows = TableReader("default", fresh=0, patience=0.05)
     fine = cache.read_depths
 
     def hang(using: str) -> object:
@@ -104,7 +104,7 @@ def test_a_database_that_hangs_keeps_nobody_and_one_thread(monkeypatch):
 def test_the_reading_before_serves_while_the_next_one_takes_long(monkeypatch):
     monkeypatch.setattr(cache, "REST", 0.0)
     hanging = threading.Event()
-    rows = Rows("default", fresh=0, patience=PATIENCE)
+    rows = TableReader("default", fresh=0, patience=PATIENCE)
     first = wait_until(rows.latest)
     rows._patience = 0.05
     fine = cache.read_depths

@@ -1,4 +1,4 @@
-"""How much is there now, in which state, for how long, and is anybody there?"""
+"""The contents of the tables by state: how many, since when, and whether a worker serves them."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ import yaml
 from django.conf import settings
 from prometheus_client.core import Metric
 
-from deadletter.metrics.cache import Reading
+from deadletter.metrics.cache import TableReading
 from deadletter.metrics.depths import CAP, TOLD_APART, Depth, Depths
-from deadletter.metrics.exposition import of_processes, of_rows
-from deadletter.metrics.process_counters import Board, add_up
+from deadletter.metrics.exposition import process_families, table_families
+from deadletter.metrics.process_counters import ProcessCounters, add_up
 from deadletter.metrics.totals import Totals
 
 DOCS = Path(settings.BASE_DIR) / "docs"
@@ -35,13 +35,13 @@ def rows() -> list[Metric]:
     totals = Totals(pair, pair, {("q", "n", "r"): 1}, by_type, by_type, by_type, by_type)
     depth = Depth({"pending": 1}, 1.0, False, False, 1, 1, 1.0, 1.0)
     depths = Depths({"q": depth}, 1, ["n"], attempts={"1": 1})
-    return list(of_rows(Reading(totals, depths, by_type, 0.0)))
+    return list(table_families(TableReading(totals, depths, by_type, 0.0)))
 
 
 def processes() -> list[Metric]:
-    board = Board(["n"])
-    board.handled("n", 1)
-    return list(of_processes(add_up([board])))
+    counters = ProcessCounters(["n"])
+    counters.handled("n", 1)
+    return list(process_families(add_up([counters])))
 
 
 def labels(metrics: list[Metric]) -> dict[str, set[str]]:

@@ -178,8 +178,7 @@ def test_a_bad_port_is_refused(port):
 def test_without_prometheus_client_the_option_is_refused_and_nothing_else(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("page", "families"):
-        monkeypatch.delitem(sys.modules, f"deadletter.metrics.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, "deadletter.metrics.exposition", raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     with pytest.raises(CommandError, match=r"pip install 'django-deadletter\[metrics\]'"):

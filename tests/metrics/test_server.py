@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from deadletter.metrics import server
-from deadletter.metrics.page import PLAIN, Page
+from deadletter.metrics.exposition import PLAIN, MetricsPage
 from deadletter.metrics.server import AT_ONCE, LONGEST, CannotListen, Server, listen
 from tests.patience import PATIENCE
 from tests.processes import wait_until
@@ -28,11 +28,11 @@ def pages() -> list[str]:
 
 @pytest.fixture
 def port(pages: list[str]) -> Iterator[int]:
-    def page(accept: str) -> Page:
+    def page(accept: str) -> MetricsPage:
         if accept == "bug":
             raise ValueError("a bug of ours")
         pages.append(accept)
-        return Page(PLAIN, b"a 1\n" * 10_000)
+        return MetricsPage(PLAIN, b"a 1\n" * 10_000)
 
     listener = listen("127.0.0.1", 0)
     serving = Server(listener, page, deadline=DEADLINE)

@@ -7,10 +7,9 @@ import pytest
 from deadletter import Permanent, operations, send, testing
 from deadletter.lifecycle import Release, WorkBatch
 from deadletter.lifecycle.sweeps import Sweep
-from deadletter.metrics.cache import Rows
-from deadletter.metrics.observer import BoardObserver
-from deadletter.metrics.page import render
-from deadletter.metrics.process_counters import Board
+from deadletter.metrics.cache import TableReader
+from deadletter.metrics.exposition import render
+from deadletter.metrics.process_counters import CounterObserver, ProcessCounters
 from deadletter.models import Message, PoisonRecord
 from deadletter.models.message import Kind
 from deadletter.status import FailureReason
@@ -23,8 +22,8 @@ from .scrapes import Samples
 pytestmark = pytest.mark.django_db
 
 
-def tell(*boards: Board) -> Samples:
-    page = render("", boards=boards, reading=Rows("default", fresh=0).latest())
+def tell(*places: ProcessCounters) -> Samples:
+    page = render("", processes=places, reading=TableReader("default", fresh=0).latest())
     return Samples(page.body.decode(), page.type)
 
 
@@ -110,11 +109,11 @@ def test_what_a_real_worker_does_is_on_its_board(transactional_db, handles):
     handles("bad", fail)
     for name in ("ok", "ok", "both", "async", "bad", "nobody.knows"):
         send(name)
-    board = Board(["ok", "both", "async", "bad"])
+    counters = ProcessCounters(["ok", "both", "async", "bad"])
 
-    Worker(Options(name="here", drain=True), observer=BoardObserver(board)).run()
+    Worker(Options(name="here", drain=True), observer=CounterObserver(counters)).run()
 
-    found = tell(board)
+    found = tell(counters)
     assert found.named("deadletter_handler_duration_seconds_count") == {
         ("ok",): 2,
         ("both",): 1,
@@ -129,31 +128,31 @@ def test_what_a_real_worker_does_is_on_its_board(transactional_db, handles):
 
 
 def test_lost_leases_and_repairs_are_added_up():
-    board, tally = Board([]), Tally()
-    observer = BoardObserver(board)
+    counters, tally = ProcessCounters([]), Tally()
+    observer = CounterObserver(counters)
     for lost in (2, 2, 5):
         tally.lost = lost
         observer.exchanged(0.1, Reports(), WorkBatch("t"), tally)
     observer.swept(Sweep(expired=1, forgotten=1, repaired=3))
 
-    found = tell(board)
+    found = tell(counters)
 
     assert found("deadletter_leases_lost_total") == 5
     assert found("deadletter_token_repairs_total") == 3
 
 
 def test_a_worker_that_starts_anew_goes_on_counting_lost_leases():
-    board = Board([])
+    counters = ProcessCounters([])
 
     for _ in range(2):
-        BoardObserver(board).exchanged(0.1, Reports(), WorkBatch("t"), Tally(lost=2))
+        CounterObserver(counters).exchanged(0.1, Reports(), WorkBatch("t"), Tally(lost=2))
 
-    assert tell(board)("deadletter_leases_lost_total") == 4
+    assert tell(counters)("deadletter_leases_lost_total") == 4
 
 
 def test_a_transaction_is_divided_into_what_it_settled_and_what_it_claimed():
-    board, reports = Board([]), Reports()
-    observer = BoardObserver(board)
+    counters, reports = ProcessCounters([]), Reports()
+    observer = CounterObserver(counters)
     claimed = WorkBatch("token", claim_seconds=0.25)
 
     observer.exchanged(0.5, reports, claimed, Tally())
@@ -161,7 +160,7 @@ def test_a_transaction_is_divided_into_what_it_settled_and_what_it_claimed():
     observer.exchanged(1.0, reports, claimed, Tally())
     observer.exchanged(2.0, reports, WorkBatch(""), Tally())
 
-    found = tell(board)
+    found = tell(counters)
     assert found("deadletter_claim_duration_seconds_count") == 2
     assert found("deadletter_claim_duration_seconds_sum") == 0.5 + 0.25
     assert found("deadletter_settle_duration_seconds_count") == 2

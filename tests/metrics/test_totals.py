@@ -6,7 +6,7 @@ import pytest
 
 from deadletter import FailureReason
 from deadletter.metrics.process_counters import OTHER
-from deadletter.metrics.totals import Counted
+from deadletter.metrics.totals import MonotonicTotals
 from deadletter.models import Count, Kind, Span
 
 from .rows import counted
@@ -22,7 +22,7 @@ def empty(db: None) -> None:
 
 
 def test_nothing_has_happened_yet():
-    found = Counted().read("default")
+    found = MonotonicTotals().read("default")
 
     assert (found.sent, found.completed, found.failed) == ({}, {}, {})
     assert found.poisoned == found.retried == found.removed == found.deferred == NONE
@@ -35,7 +35,7 @@ def test_rows_of_all_spans_and_writers_are_added_up():
     counted(sent=1_000, span=Span.DAY)
     counted(sent=5, queue="mail")
 
-    found = Counted().read("default")
+    found = MonotonicTotals().read("default")
 
     assert found.sent == {("default", "job"): 1_111, ("mail", "job"): 5}
     assert found.completed == {("default", "job"): 22, ("mail", "job"): 0}
@@ -47,7 +47,7 @@ def test_failures_are_told_apart_by_reason():
     counted(failed=4, reason=FailureReason.HANDLER_EXCEPTION)
     counted(failed=8, reason=12345)
 
-    assert Counted().read("default").failed == {
+    assert MonotonicTotals().read("default").failed == {
         ("default", "job", "TIMEOUT_EXCEEDED"): 3,
         ("default", "job", "HANDLER_EXCEPTION"): 4,
         ("default", "job", "UNKNOWN"): 8,
@@ -59,7 +59,7 @@ def test_deaths_and_what_people_did_are_told_apart_by_kind():
     counted(kind="activity", poisoned=10, retried=20, removed=30, deferred=40)
     counted(kind="strange", poisoned=100)
 
-    found = Counted().read("default")
+    found = MonotonicTotals().read("default")
 
     assert found.poisoned == {"message": 1, "orchestration": 0, "activity": 10, OTHER: 100}
     assert found.retried == {"message": 2, "orchestration": 0, "activity": 20, OTHER: 0}
@@ -68,7 +68,7 @@ def test_deaths_and_what_people_did_are_told_apart_by_kind():
 
 
 def test_rows_that_are_forgotten_take_nothing_away():
-    memory = Counted()
+    memory = MonotonicTotals()
     old = counted(sent=100, poisoned=7)
     counted(sent=10, minute=5)
     assert memory.read("default").sent == {("default", "job"): 110}
@@ -92,14 +92,14 @@ def test_names_beyond_the_limit_are_added_up_under_one():
     counted("third", minute=2, sent=4)
     counted("fourth", minute=3, sent=8, failed=1, reason=FailureReason.EXPIRED)
 
-    found = Counted(series=2).read("default")
+    found = MonotonicTotals(series=2).read("default")
 
     assert found.sent == {("default", "first"): 1, ("default", "second"): 2, (OTHER, OTHER): 12}
     assert found.failed == {(OTHER, OTHER, "EXPIRED"): 1}
 
 
 def test_a_series_stays_with_its_name():
-    memory = Counted(series=1)
+    memory = MonotonicTotals(series=1)
     counted("late", minute=9, sent=1)
     memory.read("default")
 

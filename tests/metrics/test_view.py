@@ -1,4 +1,4 @@
-"""A page of the site for scrapers, and who may see it."""
+"""The views of a site for scrapers, and the callers that they admit."""
 
 from __future__ import annotations
 
@@ -167,8 +167,7 @@ def test_a_site_with_a_transaction_a_request_is_answered_outside_of_it(client, t
 
 
 def test_without_prometheus_client_it_says_what_is_missing(client, token, monkeypatch):
-    for name in ("page", "families"):
-        monkeypatch.delitem(sys.modules, f"deadletter.metrics.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, "deadletter.metrics.exposition", raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
 
     response = client.get(PATH, **token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from deadletter.metrics.view import metrics
+from deadletter.views import metrics
 
 urlpatterns = [
     path("deadletter/", include("deadletter.urls")),

@@ -1521,12 +1521,16 @@ def _numbers() -> Iterator[Mutation]:
     outcomes = "tests/operations/test_retry_outcomes.py"
     edits = {
         "tell a notice with the numbers of its decision": (
-            python("alerts/current.py", "count = max(_count(look, found, subject), ", "count = ("),
-            "tests/alerts/test_current.py",
+            python(
+                "alerts/current_counts.py",
+                "count = max(_count(context, found, subject), ",
+                "count = (",
+            ),
+            "tests/alerts/test_current_counts.py",
         ),
         "call over what has dead letters left": (
-            python("alerts/wording.py", 'and alert.get("left"):', "and False:"),
-            "tests/alerts/test_current.py",
+            python("alerts/notice.py", 'and alert.get("left"):', "and False:"),
+            "tests/alerts/test_current_counts.py",
         ),
         "tell apart only the first that wait": (
             python("operations/depths.py", "    if look < LOOK and found", "    if 0 and found"),

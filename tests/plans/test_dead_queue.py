@@ -16,7 +16,7 @@ from django.db import connection, transaction
 
 from deadletter import operations
 from deadletter.alert_rules import AlertPolicy
-from deadletter.alerts.conditions import COUNTED, Look
+from deadletter.alerts.context import COUNTED, AlertContext
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import Message, Queue
 from deadletter.operations import growth
@@ -116,11 +116,13 @@ def test_what_grows_is_counted_up_to_a_limit(dead, monkeypatch):
 
 
 def test_alerts_read_the_newest_of_a_dead_queue(dead):
-    look = Look(using=connection.alias, now=NOW, policy=AlertPolicy(rules=(), channels=()))
+    context = AlertContext(
+        using=connection.alias, now=NOW, policy=AlertPolicy(rules=(), channels=())
+    )
     with by_index(connection.alias):
-        assert look.buried("q", after=NOW - timedelta(hours=1)).count == COUNTED + 1
-        assert look.buried("q", after=NOW).count == 0
-        assert look.buried("backlog").count == 0
+        assert context.moved("q", after=NOW - timedelta(hours=1)).count == COUNTED + 1
+        assert context.moved("q", after=NOW).count == 0
+        assert context.moved("backlog").count == 0
 
     # On SQLite a row costs thirty steps, not ten: it reads the death.
     each = 3 if connection.vendor == "sqlite" else 1

@@ -9,7 +9,7 @@ from django.core import mail as django_mail
 from django.db import DatabaseError
 
 from deadletter import operations, testing
-from deadletter.alerts import current
+from deadletter.alerts import current_counts
 from deadletter.models import Alert, PoisonRecord
 from tests.cli.conftest import *  # noqa: F403
 from tests.operations.records import dead, many_dead
@@ -160,7 +160,7 @@ def test_a_notice_that_cannot_be_recounted_is_told_with_the_numbers_of_its_decis
     def refuse(*args, **kwargs):
         raise DatabaseError("canceling statement due to statement timeout")
 
-    monkeypatch.setattr(current, "left_of", refuse)
+    monkeypatch.setattr(current_counts, "left_of", refuse)
 
     assert subjects() == ["deadletter: new: mail dies of Boom (3 so far)"]
 
