@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.db import router
-
 from .clock import FrozenClock, frozen
-from .models import Message
+from .models import Message, primary_alias
 from .worker import inline
 from .worker.registry import Registry, discover, registry
 from .worker.tally import Tally
@@ -40,5 +38,5 @@ def drain(
 
 def sent(name: str | None = None, *, using: str | None = None) -> list[Message]:
     """Return what was sent and not handled yet, oldest first."""
-    messages = Message.objects.using(using or router.db_for_write(Message))
+    messages = Message.objects.using(primary_alias(using))
     return list(messages.filter(name=name) if name else messages.all())

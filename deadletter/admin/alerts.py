@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.db import router
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -16,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from ..alerts.current import left_of
 from ..alerts.links import page_of
 from ..alerts.wording import quiet
-from ..models import Alert
+from ..models import Alert, primary_alias
 from .base import ReadOnlyAdmin
 from .counts import IN_A_LIST, Capped
 from .error_text import hidden_text
@@ -41,7 +40,7 @@ class StateFilter(admin.SimpleListFilter):
 def _left(alert: Alert) -> Capped | None:
     """Count the dead letters of an alert that are there, once for a page."""
     if not hasattr(alert, "_left"):
-        using = alert._state.db or router.db_for_write(Alert)
+        using = primary_alias(alert._state.db)
         n = left_of(alert.rule, alert.subject, using=using, limit=IN_A_LIST)
         found = None if n is None else Capped(min(n, IN_A_LIST), n > IN_A_LIST)
         alert._left = found  # type: ignore[attr-defined]

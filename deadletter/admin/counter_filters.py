@@ -9,7 +9,6 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import label_for_field
-from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
@@ -19,7 +18,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock
-from ..models import NO_REASON, Count, Span
+from ..models import NO_REASON, Count, Span, primary_alias
 from ..operations.series import HOUR, WINDOWS
 from ..status import FailureReason
 from .base import QueueFilter
@@ -124,7 +123,7 @@ class NameFilter(admin.SimpleListFilter):
     parameter_name = "name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        rows = Count.objects.using(router.db_for_write(Count)).filter(span=Span.MINUTE)
+        rows = Count.objects.using(primary_alias()).filter(span=Span.MINUTE)
         newest = rows.order_by("-span", "-at").values_list("name", flat=True)[:RECENT]
         names = {self.value(), *newest} - {None}
         return [(name, name) for name in sorted(map(str, names))]

@@ -8,7 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
-from django.db import models, router
+from django.db import models
 from django.db.models import ProtectedError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import clock, operations
 from ..durations import as_text
 from ..exceptions import UnknownQueue
-from ..models import OnPoison, Queue, State
+from ..models import OnPoison, Queue, State, primary_alias
 from ..models.fields import SecondsField
 from ..operations.queues import POLICY
 from .confirm import WHY_LIMIT
@@ -60,7 +60,7 @@ class QueueList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        queues, using = list(self.result_list), router.db_for_write(Queue)
+        queues, using = list(self.result_list), primary_alias()
         attach_counts(queues, now=clock.now(using), limit=IN_A_LIST, using=using)
         self.result_list = queues
 
@@ -163,7 +163,7 @@ class QueueAdmin(StrictLookups):
         return QueueList
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).using(router.db_for_write(Queue))
+        return super().get_queryset(request).using(primary_alias())
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         # Creating a queue needs no excuse; who only looks gives none.
@@ -196,7 +196,7 @@ class QueueAdmin(StrictLookups):
         return seen and request.user.has_perm("deadletter.pause_queue")
 
     def formfield_for_foreignkey(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        kwargs["using"] = router.db_for_write(Queue)
+        kwargs["using"] = primary_alias()
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
@@ -268,7 +268,7 @@ class QueueAdmin(StrictLookups):
         queue = self.get_object(request, object_id) if object_id else None
         if queue is None or request.method != "GET":
             return {}
-        using = router.db_for_write(Queue)
+        using = primary_alias()
         attach_counts([queue], now=clock.now(using), limit=ON_A_PAGE, using=using)
         counts: dict[str, Capped] = queue.counts
         return {

@@ -144,7 +144,7 @@ class Look:
         ids = [id for id in message_ids if id]
         if not ids:
             return {}
-        rows = Message.objects.using(self.using).defer("payload", "headers", "history", "error")
+        rows = Message.objects.using(self.using).without_bodies(keep_death=True)
         found = rows.annotate(start=Left("error", SAMPLE)).filter(pk__in=ids)
         return {message.pk: _as_record(message) for message in found}
 
@@ -199,7 +199,7 @@ def newest(records: Any) -> Any:
 
 def samples(records: Any) -> Any:
     """Return dead letters without their payloads and with little of their errors."""
-    rows = records.light().defer("last_error", "verdict")
+    rows = records.short_columns()
     starts = {"started": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
     return rows.annotate(**starts)
 

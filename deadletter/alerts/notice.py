@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import router
-
 from ..conf import get_settings
 from ..lifecycle.enqueue import send
 from ..lifecycle.internal_queue import QUEUE, own_queue
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Alert, Message
+from ..models import Alert, Message, primary_alias
 from ..payload import accept
 from ..text import notice_block, notice_line, notice_value
 from . import links, new_groups, wording
@@ -81,7 +79,7 @@ def send_test(*, using: str | None = None) -> list[str]:
     policy = get_settings().alerts
     if policy is None or not policy.channels:
         return []
-    alias = using or router.db_for_write(Alert)
+    alias = primary_alias(using)
     names = [channel.name for channel in policy.channels]
 
     def work(tx: Transaction) -> list[str]:

@@ -45,7 +45,7 @@ def halted_streams(look: Look) -> Iterator[Observation]:
     for queue in look.queues:
         if look.wants(kind, queue) is None:
             continue
-        records = look.poison(queue).filter(halts=True).order_by("stream", "message_id")
+        records = look.poison(queue).halting().order_by("stream", "message_id")
         rows = list(records.values_list("pk", "stream", "poisoned_at")[: COUNTED + 1])
         if not rows:
             continue

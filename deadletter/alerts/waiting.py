@@ -8,11 +8,7 @@ from datetime import datetime, timedelta
 from ..lifecycle.internal_queue import QUEUE
 from ..lifecycle.levels import oldest_waiting
 from ..models import Alert, WorkerProcess
-from ..patterns import Served
 from .conditions import Look, Observation
-
-#: A worker says every five seconds that it is alive; one not seen for this long serves nothing.
-ALIVE = timedelta(seconds=30)
 
 
 def too_old(look: Look) -> Iterator[Observation]:
@@ -30,8 +26,7 @@ def unserved(look: Look) -> Iterator[Observation]:
     kind = Alert.Rule.UNSERVED_QUEUE.value
     if not look.policy.of_kind(kind):
         return
-    workers = WorkerProcess.objects.using(look.using).filter(seen_at__gte=look.now - ALIVE)
-    served = Served(workers.values_list("queues", flat=True))
+    served = WorkerProcess.objects.using(look.using).alive(look.now).served()
     for queue, due in _oldest_due(look):
         rule = look.wants(kind, queue)
         if rule is not None and queue not in served and look.now - due > rule.after:

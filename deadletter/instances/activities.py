@@ -43,7 +43,7 @@ def fire_timer(message: Claimed) -> None:
 
 
 def _tell(tx: Transaction, message: Claimed, event: Event) -> None:
-    owner = Instance.objects.using(tx.using).light().filter(pk=message.instance).first()
+    owner = Instance.objects.using(tx.using).without_bodies().filter(pk=message.instance).first()
     if owner is not None:
         letter = event_letter(
             owner,

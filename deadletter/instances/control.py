@@ -7,14 +7,13 @@ from time import monotonic, sleep
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import router
 
 from ..durations import Duration, as_timedelta
 from ..exceptions import InstanceNotRunning
 from ..instance_events import Raised
 from ..lifecycle.instances.post import event_letter
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Instance, Message
+from ..models import Instance, primary_alias
 from . import names
 from .starts import deliver_or_refuse
 
@@ -33,7 +32,7 @@ def raise_event(instance: str, name: str, data: Any = None, *, using: str | None
     event = Raised(name=names.name("name", name), data=names.checked("data", data))
 
     def work(tx: Transaction) -> int:
-        found = Instance.objects.using(tx.using).light().filter(pk=id).first()
+        found = Instance.objects.using(tx.using).without_bodies().filter(pk=id).first()
         if found is None or not found.is_running:
             raise InstanceNotRunning(id, None if found is None else found.status)
         return deliver_or_refuse(tx, event_letter(found, event))
@@ -43,7 +42,7 @@ def raise_event(instance: str, name: str, data: Any = None, *, using: str | None
 
 def instance_status(instance: str, *, using: str | None = None) -> Instance | None:
     """Return the row of an instance: status, output, error_details, state; None: no such id."""
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
     return Instance.objects.using(alias).filter(pk=instance).first()
 
 

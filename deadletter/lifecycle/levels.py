@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from time import monotonic
 
-from django.db import OperationalError, connections, router, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, sql
-from ..models import Message
+from ..models import primary_alias
 from ..patterns import Wanted, wanted
 from .transaction import Transaction, plan_by_index
 from .values import ClaimRequest, Level, Levels
@@ -78,7 +78,7 @@ def look(request: ClaimRequest, *, using: str | None) -> Levels | None:
     Only a hint: the claim decides under the lock. None: no hint is to be had, because the database
     is another one, the caller has a transaction open or somebody is in the way.
     """
-    connection = connections[using or router.db_for_write(Message)]
+    connection = connections[primary_alias(using)]
     if connection.vendor != "sqlite" or connection.in_atomic_block:
         return None
     if not connection.get_autocommit():

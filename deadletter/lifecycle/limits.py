@@ -16,8 +16,6 @@ from ..status import FailureReason
 from .quarantine import Death, death_by
 from .transaction import Transaction
 
-#: A worker says every five seconds that it is alive; one not seen for this long serves nothing.
-ALIVE = timedelta(seconds=30)
 #: How long a message that only other workers know is put off beyond its limit.
 LONGEST_DEFERRAL = timedelta(hours=24)
 
@@ -174,8 +172,7 @@ class Limits:
     @cached_property
     def _workers(self) -> list[tuple[Served, Sequence[Any]]]:
         """The queues and handlers of the workers that are alive."""
-        rows = WorkerProcess.objects.using(self.tx.using)
-        alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)
+        alive = WorkerProcess.objects.using(self.tx.using).alive(self.tx.time())
         return [
             (Served([queues]), handlers)
             for queues, handlers in alive.values_list("queues", "handlers")

@@ -246,7 +246,7 @@ def _each_waiting(
     """Lock streams, then rows; do the work on each, or note why it was refused."""
     ids = list(dict.fromkeys(message_ids))
     streams.lock(tx, ids)
-    rows = Message.objects.using(tx.using).light().select_for_update().order_by("pk")
+    rows = Message.objects.using(tx.using).without_bodies().select_for_update().order_by("pk")
     found = {message.pk: message for message in rows.filter(pk__in=ids)}
     now = tx.time()
     verdicts = Verdicts(missing=absent(ids, found))

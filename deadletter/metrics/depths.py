@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db import connections, transaction
@@ -30,8 +30,6 @@ TOLD_APART = depths.LOOK
 BANDS = ((0, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 9), (10, None))
 #: Attempts after which a failed message is a candidate for poison.
 CANDIDATE = 10
-#: Seconds after which a worker that was not seen no longer counts as alive; it says so every 5.
-ALIVE = 30
 
 
 @dataclass
@@ -85,7 +83,7 @@ def _by_index(using: str) -> Iterator[None]:
 
 def _read_depths(using: str) -> Depths:
     now = clock.now(using)
-    alive = WorkerProcess.objects.using(using).filter(seen_at__gte=now - timedelta(seconds=ALIVE))
+    alive = WorkerProcess.objects.using(using).alive(now)
     served = list(alive.values_list("queues", flat=True))
     breakers = (
         Breaker.objects.using(using).open(now).order_by("name").values_list("name", flat=True)
@@ -193,5 +191,5 @@ def _label(low: int, high: int | None) -> str:
 
 def _halted(queue: Queue, using: str) -> int:
     """Count streams that stand still until an operator acts."""
-    halting = PoisonRecord.objects.using(using).filter(queue=queue.name, halts=True)
+    halting = PoisonRecord.objects.using(using).halting().filter(queue=queue.name)
     return int(halting.order_by().values("stream").distinct()[:CAP].count())

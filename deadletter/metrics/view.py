@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import router
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
-from ..models import Count
+from ..models import primary_alias
 from ..operations.deadline import without_transaction
 from .access import may_scrape
 from .cache import Rows
@@ -36,7 +35,7 @@ def metrics(request: HttpRequest, using: str | None = None) -> HttpResponse:
             status=503,
             content_type="text/plain; charset=utf-8",
         )
-    reading = _rows(using or router.db_for_write(Count)).latest()
+    reading = _rows(primary_alias(using)).latest()
     page = render(request.headers.get("Accept", ""), reading=reading)
     return HttpResponse(page.body, content_type=page.type)
 

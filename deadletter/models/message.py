@@ -63,9 +63,14 @@ class MessageQuerySet(models.QuerySet["Message"]):
             return marked.filter(waiting, failed_bit=0)
         raise ValueError(f"{state!r} is not a state of a message")
 
-    def light(self) -> MessageQuerySet:
-        """Leave out what lists never show and what may be large or damaged."""
-        return self.defer("payload", "headers", "history", "error", "death")
+    def without_bodies(self, *, keep_death: bool = False) -> MessageQuerySet:
+        """
+        Leave out the columns that may be large or damaged and that no list shows.
+
+        `keep_death`: read `death`, which says where and why a message in a dead queue died.
+        """
+        rows = self.defer("payload", "headers", "history", "error")
+        return rows if keep_death else rows.defer("death")
 
     def with_error_start(self) -> MessageQuerySet:
         """Add `error_start`: as much of the error as a line of a list has room for."""

@@ -22,9 +22,17 @@ from .message import REASONS, Kind
 
 
 class PoisonQuerySet(models.QuerySet["PoisonRecord"]):
-    def light(self) -> PoisonQuerySet:
-        """Leave out what lists never show and what may be large or damaged."""
+    def without_bodies(self) -> PoisonQuerySet:
+        """Leave out the columns that may be large or damaged and that no list shows."""
         return self.defer("payload", "headers", "history", "death")
+
+    def short_columns(self) -> PoisonQuerySet:
+        """Leave out bodies and error texts."""
+        return self.without_bodies().defer("last_error", "verdict")
+
+    def halting(self) -> PoisonQuerySet:
+        """Narrow to records that halt their stream."""
+        return self.filter(halts=True)
 
 
 class PoisonRecord(models.Model):

@@ -19,6 +19,7 @@ from ..backoff import Backoff
 from ..conf import NAME
 from ..failure_policy import MOST_ATTEMPTS
 from .fields import ReasonPoliciesField, SecondsField
+from .primary import primary_alias
 
 #: An edit has changed the stream policies of queues: sent in its transaction, with `using` and the
 #: `ids` of the queues. The lifecycle wakes what the edit frees.
@@ -261,7 +262,7 @@ class Queue(models.Model):
         return found
 
     def _alias(self) -> str:
-        return self._state.db or router.db_for_write(Queue)
+        return primary_alias(self._state.db)
 
 
 def _names_dead_queue(policy: Mapping[str, Any]) -> bool:

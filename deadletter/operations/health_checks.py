@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connections, router, transaction
+from django.db import connections, transaction
 from django.db.utils import Error as DatabaseError
 from django.db.utils import InterfaceError, OperationalError
 
@@ -16,7 +16,7 @@ from .. import clock
 from ..durations import Duration, as_timedelta
 from ..lifecycle.levels import oldest_due, read_levels, to_be_served
 from ..lifecycle.values import Level
-from ..models import Message, PoisonRecord, WorkerProcess
+from ..models import Message, PoisonRecord, WorkerProcess, primary_alias
 from ..patterns import Served
 from .deadline import within
 
@@ -82,7 +82,7 @@ def health(
     within that time, also when the database gives none. Raises nothing because it is away.
     """
     asked = _Question(
-        alias=using or router.db_for_write(WorkerProcess),
+        alias=primary_alias(using),
         max_age=as_timedelta(max_age, field="max_age"),
         max_wait=None if max_wait is None else as_timedelta(max_wait, field="max_wait"),
         max_poison=max_poison,

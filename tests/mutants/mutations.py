@@ -305,8 +305,8 @@ def _unregistered() -> Iterator[Mutation]:
         ),
         (
             "put off for a worker that is gone",
-            "alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)",
-            "alive = rows.all()",
+            "alive = WorkerProcess.objects.using(self.tx.using).alive(self.tx.time())",
+            "alive = WorkerProcess.objects.using(self.tx.using)",
             "test_a_worker_that_could_not_get_it_saves_nothing",
         ),
         (

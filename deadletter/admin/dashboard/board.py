@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import router
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from ... import clock
 from ...conf import get_settings
-from ...models import Message
+from ...models import primary_alias
 from ...operations.bounded import by_index
 from ...operations.series import HOUR, WINDOWS, Window
 from .attempts import Retries, read_retries
@@ -57,7 +56,7 @@ class Board:
 def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> Board:
     """Read the page in a bounded number of bounded queries. `app_list` says who may see what."""
     links = Links.of(request, app_list)
-    using = router.db_for_write(Message)
+    using = primary_alias()
     now = clock.now(using)
     window = WINDOWS.get(request.GET.get("window", ""), HOUR)
     with by_index(using):

@@ -40,7 +40,7 @@ class Streams:
 def read_streams(links: Links, using: str) -> Streams | None:
     if not links.messages:
         return None
-    halts = PoisonRecord.objects.using(using).filter(halts=True)
+    halts = PoisonRecord.objects.using(using).halting()
     # In the order of the partial index that knows only these.
     rows = halts.order_by("queue", "stream", "message_id")
     found = rows.values("poisoned_at", both=Concat("queue", Value("\n"), "stream"))[

@@ -9,7 +9,6 @@ from typing import Any
 from ...models import Breaker, WorkerProcess
 from ...patterns import Served
 from ..error_text import hidden_text
-from ..workers import ALIVE
 from .links import Links
 
 #: Rows read, and live workers and breakers listed.
@@ -76,8 +75,8 @@ def read_workers(links: Links, now: datetime, using: str) -> Workers | None:
 
 def _workers(links: Links, now: datetime, using: str) -> dict[str, Any]:
     rows = list(WorkerProcess.objects.using(using).order_by("-seen_at", "name")[:READ])
-    alive = sorted((row for row in rows if now - row.seen_at <= ALIVE), key=lambda row: row.name)
-    lost = [row for row in rows if now - row.seen_at > ALIVE]
+    alive = sorted((row for row in rows if row.is_alive(now)), key=lambda row: row.name)
+    lost = [row for row in rows if not row.is_alive(now)]
     return {
         "alive": [_worker(links, row) for row in alive],
         "lost": [row.name for row in lost],

@@ -123,7 +123,7 @@ def _end(tx: Transaction, instance: Instance, status: InstanceStatus, **changes:
 def _tell_parent(tx: Transaction, instance: Instance, what: ChildCompleted | ChildFailed) -> None:
     if instance.parent is None:
         return
-    parent = Instance.objects.using(tx.using).light().filter(pk=instance.parent).first()
+    parent = Instance.objects.using(tx.using).without_bodies().filter(pk=instance.parent).first()
     if parent is not None:
         letter = event_letter(
             parent,

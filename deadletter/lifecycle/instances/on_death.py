@@ -52,7 +52,7 @@ def tell(tx: Transaction, deaths: Sequence[Dead]) -> None:
     owners = lock(tx, {dead.instance for dead in deaths if dead.kind != Kind.ACTIVITY})
     # An activity only sends a message: its owner may be busy with a turn, and is not waited for.
     others = {dead.instance for dead in deaths} - owners.keys()
-    read = Instance.objects.using(tx.using).light().filter(pk__in=others)
+    read = Instance.objects.using(tx.using).without_bodies().filter(pk__in=others)
     known = {instance.id: instance for instance in read}
     for dead in deaths:
         error = _error(dead, payloads.get(dead.id))

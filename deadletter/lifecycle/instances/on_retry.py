@@ -58,7 +58,7 @@ def judge(tx: Transaction, record: PoisonRecord, *, queue: str | None) -> Plan |
 def foresee(record: PoisonRecord, *, using: str, now: datetime) -> Plan | str:
     """Say what a retry would do as things stand. Nothing is locked: it may be different by then."""
     chain = _chain(using, record.instance or "")
-    found = Instance.objects.using(using).light().filter(pk__in=chain)
+    found = Instance.objects.using(using).without_bodies().filter(pk__in=chain)
     known = {instance.id: instance for instance in found}
     owner = known.get(record.instance or "")
     if owner is None:
@@ -98,7 +98,7 @@ def carry_out(tx: Transaction, plan: Plan, record: PoisonRecord) -> None:
 
 def streams_above(using: str, id: str) -> set[Stream]:
     """Return the streams of an instance and of all above it: those that a retry has to lock."""
-    found = Instance.objects.using(using).light().filter(pk__in=_chain(using, id))
+    found = Instance.objects.using(using).without_bodies().filter(pk__in=_chain(using, id))
     instances = list(found)
     names = {instance.queue for instance in instances}
     queues = dict(Queue.objects.using(using).filter(name__in=names).values_list("name", "pk"))
@@ -207,7 +207,7 @@ def _chain(using: str, id: str) -> list[str]:
 
 def _news(using: str, chain: list[str]) -> QuerySet[Message]:
     """Return the news of ends that are on their way to these instances."""
-    rows = Message.objects.using(using).light().order_by("pk")
+    rows = Message.objects.using(using).without_bodies().order_by("pk")
     return rows.filter(
         instance__in=chain,
         kind=Kind.ORCHESTRATION,

@@ -17,14 +17,14 @@ from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connections, router, transaction
+from django.db import connections, transaction
 from django.db.models import F, OuterRef, Q, Subquery, TextField
 from django.db.models.functions import Cast
 
 from ... import clock
 from ...exceptions import LockNotAvailable
 from ...logs import event
-from ...models import Instance, InstanceStatus, Message, PoisonRecord
+from ...models import Instance, InstanceStatus, Message, PoisonRecord, primary_alias
 from ..locks import each_free
 from ..transaction import SHORT_WAIT, Transaction, in_transaction, plan_by_index
 
@@ -66,7 +66,7 @@ def mark_stuck(*, using: str | None = None) -> int:
     Returns how many were marked. Reads at most REACH + JUDGED_AGAIN instances, each with two index
     probes; writes, and so takes SQLite's write lock, only when something is to be changed.
     """
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
     marked = _marked(alias)
     following = _following(alias)
     stuck = _judge(alias, {*marked, *following})
