@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from .. import clock
-from ..status import FailureReason, Status
-from .fields import JSONFact, JSONTextField, MomentField, ReadableJSONField
+from ..status import Status
+from .fields import FailureReasonField, JSONFact, JSONTextField, MomentField, ReadableJSONField
 from .queue import Queue
 
 #: The range of priorities: what has the lowest number is claimed first.
@@ -40,9 +40,6 @@ class State(models.TextChoices):
     ACTIVE = "active", pgettext_lazy("message", "active")
     BLOCKED = "blocked", _("blocked")
     DEAD = "dead", _("dead")
-
-
-REASONS = [(reason.value, reason.name.replace("_", " ").lower()) for reason in FailureReason]
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -114,9 +111,7 @@ class Message(models.Model):
     worker = models.CharField(_("worker"), max_length=200, null=True, blank=True)
     released_at = MomentField(_("released at"), null=True, blank=True)
     expires_at = MomentField(_("expires at"), null=True, blank=True)
-    failure_reason = models.PositiveSmallIntegerField(
-        _("failure reason"), choices=REASONS, null=True, blank=True
-    )
+    failure_reason = FailureReasonField(_("failure reason"), null=True, blank=True)
     error = models.TextField(_("error"), null=True, blank=True)
     history = models.JSONField(_("history"), default=list, db_default=[], blank=True)
     #: Failures by reason since the last retry by a person or the last stage: {"2": 3}.

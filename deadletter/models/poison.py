@@ -17,8 +17,8 @@ from ..error_details import (
     Plain,
 )
 from ..status import FailureReason
-from .fields import Damaged, JSONFact, JSONTextField, MomentField
-from .message import REASONS, Kind
+from .fields import Damaged, FailureReasonField, JSONFact, JSONTextField, MomentField
+from .message import Kind
 
 
 class PoisonQuerySet(models.QuerySet["PoisonRecord"]):
@@ -56,11 +56,9 @@ class PoisonRecord(models.Model):
     attempts = models.PositiveIntegerField(_("attempts"))
     max_attempts = models.PositiveIntegerField(_("max attempts"), null=True)
     fence = models.BigIntegerField(_("fence"), default=0)
-    reason = models.PositiveSmallIntegerField(_("reason"), choices=REASONS)
+    reason = FailureReasonField(_("reason"))
     verdict = models.TextField(_("verdict"))
-    last_failure_reason = models.PositiveSmallIntegerField(
-        _("last failure reason"), choices=REASONS, null=True
-    )
+    last_failure_reason = FailureReasonField(_("last failure reason"), null=True)
     last_error = models.TextField(_("last error"), null=True)
     history = models.JSONField(_("history"), default=list)
     fingerprint = models.CharField(_("fingerprint"), max_length=16)
@@ -158,7 +156,7 @@ class PoisonRecord(models.Model):
     @property
     def is_unknown(self) -> bool:
         """Whether no worker knew its name: `attempts` then counts deferrals, none was a try."""
-        return self.reason == FailureReason.UNREGISTERED
+        return bool(self.reason == FailureReason.UNREGISTERED)
 
     @property
     def error_details(self) -> ErrorDetails:
