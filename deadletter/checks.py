@@ -81,9 +81,9 @@ def _field_problem(name: str, value: Any) -> str:
         field = Queue._meta.get_field(name)
     except FieldDoesNotExist:
         return "a queue has no such field."
-    if name in ("id", "name", "sources", "messages"):
+    if name not in Queue.policy_fields() and name != "paused":
         return "cannot be set here."
-    if name == "dead_queue":
+    if field.is_relation:
         return ""
     try:
         field.clean(value, None)  # type: ignore[union-attr]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
@@ -89,10 +89,10 @@ def _read_only(name: str) -> Any:
     return show
 
 
-#: The durations of a queue, and what shows each of them as text.
+#: The durations of a policy, and the name of the admin's method that shows each as text.
 DURATIONS = {
-    field.name: f"shown_{field.name}"
-    for field in Queue._meta.fields
+    name: f"shown_{name}"
+    for name, field in Queue.policy_fields().items()
     if isinstance(field, SecondsField)
 }
 
@@ -115,12 +115,6 @@ class QueueAdmin(StrictLookups):
     )
     pending, scheduled, failed = map(_column, (State.PENDING, State.SCHEDULED, State.FAILED))
     active, blocked, dead = map(_column, (State.ACTIVE, State.BLOCKED, State.DEAD))
-    shown_backoff_base = _read_only("backoff_base")
-    shown_backoff_cap = _read_only("backoff_cap")
-    shown_cooldown = _read_only("cooldown")
-    shown_lease_timeout = _read_only("lease_timeout")
-    shown_expire_timeout = _read_only("expire_timeout")
-    shown_poison_retention = _read_only("poison_retention")
     list_select_related = ("dead_queue",)
     list_per_page = 50
     # A queue is deleted on its page, one at a time: the room of the boxes is for numbers.
@@ -130,25 +124,9 @@ class QueueAdmin(StrictLookups):
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ("name", "status")
     form = QueueForm
-    fieldsets = (
+    fieldsets: ClassVar[Any] = (
         (None, {"fields": ("name",)}),
-        (
-            _("Retries"),
-            {
-                "fields": (
-                    "max_attempts",
-                    "unregistered_attempts",
-                    "backoff_base",
-                    "backoff_cap",
-                    "jitter",
-                    "cooldown",
-                    "reason_policies",
-                )
-            },
-        ),
-        (_("Time limits"), {"fields": ("lease_timeout", "expire_timeout")}),
-        (_("Dead messages"), {"fields": ("on_poison", "dead_queue", "poison_retention")}),
-        (_("Streams"), {"fields": ("stream_policy",)}),
+        *((title, {"fields": names}) for title, names in Queue.POLICY_SECTIONS),
     )
 
     class Media:
@@ -283,6 +261,10 @@ class QueueAdmin(StrictLookups):
     def _refuse(self, request: HttpRequest, why: str, url: str) -> HttpResponse:
         self.message_user(request, why, messages.ERROR)
         return HttpResponseRedirect(url)
+
+
+for _name, _method in DURATIONS.items():
+    setattr(QueueAdmin, _method, _read_only(_name))
 
 
 def _tries(queue: Queue) -> str:
