@@ -17,7 +17,7 @@ from ..alert_rules import EACH, AlertPolicy, Rule
 from ..lifecycle.dead_queues import as_record, read_burial
 from ..lifecycle.internal_queue import PREFIX, QUEUE
 from ..models import Message, PoisonRecord, Queue
-from ..patterns import is_pattern, wanted
+from ..patterns import is_pattern, queue_selection
 from ..text import storable_text
 
 #: Counts stop here unless a threshold is higher; more is shown as "10,000+".
@@ -86,7 +86,7 @@ class Look:
             return rules[queue]
         patterns = tuple(name for name in rules if is_pattern(name) and name != EACH)
         is_dead_queue = self._dead_queues.get(queue, False) if patterns else False
-        place = wanted(patterns).place(queue, is_dead_queue=is_dead_queue)
+        place = queue_selection(patterns).place(queue, is_dead_queue=is_dead_queue)
         if place is not None:
             return rules[patterns[place]]
         return rules.get(EACH) or rules.get("")

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 from django.dispatch import Signal
 
-from ..error_details import describe
+from ..descriptions import describe
 from ..logs import event
 
 

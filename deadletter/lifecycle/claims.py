@@ -18,7 +18,7 @@ from ..durations import Duration, as_timedelta
 from ..error_details import HISTORY_LIMIT
 from ..failure_policy import Policy, stored_reasons
 from ..models import Queue
-from ..patterns import wanted
+from ..patterns import queue_selection
 from ..status import FailureReason, Status
 from . import levels, streams
 from .counters import Subject
@@ -146,7 +146,7 @@ def _asked_for(request: ClaimRequest, due: Sequence[Level]) -> Sequence[Level]:
     """Return the levels of the queues asked for: those that were known may be of others too."""
     if request.queues is None:
         return due
-    place = wanted(tuple(request.queues)).place
+    place = queue_selection(tuple(request.queues)).place
     return [
         level for level in due if place(level.queue, is_dead_queue=level.is_dead_queue) is not None
     ]
@@ -159,7 +159,7 @@ def _places(
     if request.shuffle:
         due = levels.shuffled(due)
     # What the queues are is read when it is needed: one may be paused or renamed since.
-    names = {} if request.queues is None else wanted(tuple(request.queues)).names
+    names = {} if request.queues is None else queue_selection(tuple(request.queues)).names
     for place in range(0, len(due), LEVELS):
         some = due[place : place + LEVELS]
         if tx.is_sqlite:

@@ -67,7 +67,7 @@ def send(
     Raises: MessageRejected (PayloadRejected, UnknownQueue) with nothing stored.
     """
     if (trace := tracing.context()) is not None:
-        headers = tracing.joined(headers, trace)
+        headers = tracing.join_headers(headers, trace)
     item = Outgoing(name, payload, stream, delay, at, expires_in, key, priority, headers)
     limit = get_settings().payload_limit
     values = check_message(item, limit) | {"queue": _name("queue", queue)}
@@ -133,7 +133,7 @@ def check_message(
     if delay is not None and at is not None:
         raise MessageRejected("at", "give either delay or at, not both")
     if trace is not None:
-        headers = tracing.joined(headers, trace)
+        headers = tracing.join_headers(headers, trace)
     return {
         "name": _name("name", name),
         "kind": _MESSAGE,

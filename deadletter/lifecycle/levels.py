@@ -18,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, sql
 from ..models import primary_alias
-from ..patterns import Wanted, wanted
+from ..patterns import QueueSelection, queue_selection
 from .transaction import Transaction, plan_by_index
 from .values import ClaimRequest, Level, Levels
 
@@ -115,7 +115,7 @@ def _discover(
     keep: bool,
 ) -> Levels:
     started = monotonic()
-    asked = None if request.queues is None else wanted(tuple(request.queues))
+    asked = None if request.queues is None else queue_selection(tuple(request.queues))
     params = {"now": now, "within": within}
     if asked is None or asked.has_patterns or len(asked.names) > FEW:
         rows = sql.run(connection, "read_levels", params, keep=keep)
@@ -132,7 +132,7 @@ def _discover(
     return Levels(due, read, read - started)
 
 
-def _in_order(levels: Iterable[Level], asked: Wanted) -> list[Level]:
+def _in_order(levels: Iterable[Level], asked: QueueSelection) -> list[Level]:
     """Return the levels that are asked for: as they were named, then by name and priority."""
     places = (
         (asked.place(level.queue, is_dead_queue=level.is_dead_queue), level) for level in levels

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
 from ..models import Instance, Kind, Message, Queue, WorkerProcess
-from ..patterns import Served
+from ..patterns import ServedQueues
 from ..status import FailureReason
 from .quarantine import Death, death_by
 from .transaction import Transaction
@@ -170,11 +170,11 @@ class Limits:
         return set(queues.values_list("name", flat=True))
 
     @cached_property
-    def _workers(self) -> list[tuple[Served, Sequence[Any]]]:
+    def _workers(self) -> list[tuple[ServedQueues, Sequence[Any]]]:
         """The queues and handlers of the workers that are alive."""
         alive = WorkerProcess.objects.using(self.tx.using).alive(self.tx.time())
         return [
-            (Served([queues]), handlers)
+            (ServedQueues([queues]), handlers)
             for queues, handlers in alive.values_list("queues", "handlers")
             if isinstance(handlers, list)
         ]

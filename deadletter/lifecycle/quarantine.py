@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import crash_points, signals
-from ..error_details import HISTORY_LIMIT, cause_of, fingerprint
-from ..failure_policy import Reached
+from ..error_details import HISTORY_LIMIT
+from ..failure_policy import ReachedLimit
+from ..fingerprints import cause_of, fingerprint
 from ..logs import event, flush
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
@@ -41,7 +42,7 @@ class Death:
     raised: BaseException | None = field(default=None, repr=False, compare=False)
 
 
-def death_by(id: int, reached: Reached, *, attempts: int) -> Death:
+def death_by(id: int, reached: ReachedLimit, *, attempts: int) -> Death:
     """Say which limit ended a message."""
     if reached.count == attempts and reached.reason is None:
         return Death(id, max_attempts=reached.limit)

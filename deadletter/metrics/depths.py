@@ -18,7 +18,7 @@ from ..lifecycle.transaction import plan_by_index
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..operations import depths
 from ..operations.depths import FailedLook, waiting_depths
-from ..patterns import Served
+from ..patterns import ServedQueues
 from ..status import Status
 from .process_counters import OTHER
 
@@ -89,7 +89,7 @@ def _read_depths(using: str) -> Depths:
         Breaker.objects.using(using).open(now).order_by("name").values_list("name", flat=True)
     )
     stuck = _count(Instance.objects.using(using).stuck())
-    serving = Served(served)
+    serving = ServedQueues(served)
     found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
     found.attempts, found.candidates = _attempts(using)
     queues = Queue.objects.using(using).order_by("name")

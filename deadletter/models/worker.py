@@ -8,7 +8,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from ..patterns import Served
+from ..patterns import ServedQueues
 from .fields import MomentField, ReadableJSONField
 
 #: A worker writes every five seconds that it is alive; one not seen for this long counts as lost.
@@ -20,9 +20,9 @@ class WorkerQuerySet(models.QuerySet["WorkerProcess"]):
         """Narrow to workers that were seen in the last 30 seconds."""
         return self.filter(seen_at__gte=now - ALIVE)
 
-    def served(self) -> Served:
+    def served(self) -> ServedQueues:
         """Return the queues that these workers serve; `name in ...` understands patterns."""
-        return Served(self.values_list("queues", flat=True))
+        return ServedQueues(self.values_list("queues", flat=True))
 
 
 class WorkerProcess(models.Model):

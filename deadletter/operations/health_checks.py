@@ -17,7 +17,7 @@ from ..durations import Duration, as_timedelta
 from ..lifecycle.levels import oldest_due, read_levels, to_be_served
 from ..lifecycle.values import Level
 from ..models import Message, PoisonRecord, WorkerProcess, primary_alias
-from ..patterns import Served
+from ..patterns import ServedQueues
 from .deadline import within
 
 #: Deaths are counted up to the limit that was given, or up to this.
@@ -152,7 +152,7 @@ def _limited(alias: str, seconds: float | None) -> Iterator[None]:
         yield
 
 
-def _look_for_workers(asked: _Question, now: datetime, found: Health) -> Served:
+def _look_for_workers(asked: _Question, now: datetime, found: Health) -> ServedQueues:
     """Return which queues the live workers serve."""
     rows = WorkerProcess.objects.using(asked.alias).filter(seen_at__gte=now - asked.max_age)
     if asked.host is not None:
@@ -174,11 +174,11 @@ def _look_for_workers(asked: _Question, now: datetime, found: Health) -> Served:
             f"{len(found.workers)} worker(s){asked.wanted} seen in the last "
             f"{asked.max_age.total_seconds():g} s, fewer than {asked.min_workers}"
         )
-    return Served(served)
+    return ServedQueues(served)
 
 
 def _look_at_queues(
-    asked: _Question, now: datetime, found: Health, served: Served, levels: list[Level]
+    asked: _Question, now: datetime, found: Health, served: ServedQueues, levels: list[Level]
 ) -> None:
     """Name queues with work that nobody takes: one index probe for each level that exists."""
     for name, since in oldest_due(to_be_served(levels), now=now).items():

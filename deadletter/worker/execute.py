@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 
 from .. import copies, crash_points, tracing
-from ..error_details import describe
+from ..descriptions import describe
 from ..exceptions import LeaseLost, Permanent, Retry, Undecodable
 from ..instance_events import read_event
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
@@ -76,9 +76,9 @@ def execute(
     handler = admit(message, handlers)
     if isinstance(handler, Failure):
         return handler
-    if not tracing.is_on():
+    if not tracing.is_enabled():
         return _run(message, handler, using, caller)
-    with tracing.processing(message):
+    with tracing.execution_span(message):
         return _run(message, handler, using, caller)
 
 
@@ -96,7 +96,7 @@ def _run(message: Claimed, handler: Handler, using: str | None, caller: Caller |
             if result is not None:
                 result = context.run(_finish, result)
     except _LostInCommit as lost:
-        tracing.failed(describe(lost))
+        tracing.mark_failed(describe(lost))
         return Overtaken(message.id)
     except UnknownVersion as unknown:
         _tidy(caller)
@@ -274,7 +274,7 @@ def finish(
     try:
         finish_activity(message, result, using=using)
     except LeaseLost as lost:
-        tracing.failed(describe(lost))
+        tracing.mark_failed(describe(lost))
         return Overtaken(message.id)
     except Exception as error:  # noqa: BLE001 - a failure of the message, not of the worker
         return failure(message, handler, error, before)
@@ -340,7 +340,7 @@ def failure(
         error=described.text,
         exc_info=error if is_detailed() else None,
     )
-    tracing.failed(described)
+    tracing.mark_failed(described)
     return Failure(
         message.id,
         error=described.text,

@@ -19,7 +19,7 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 from .. import copies, crash_points, tracing
-from ..error_details import describe
+from ..descriptions import describe
 from ..lifecycle import Completion, Failure, Release
 from ..logs import crash
 from .execute import (
@@ -287,7 +287,7 @@ class _Loop:
         handler = admit(message, self._handlers)
         if isinstance(handler, Failure):
             return handler
-        with tracing.processing(message):
+        with tracing.execution_span(message):
             return await self._handle(holding, handler)
 
     async def _handle(self, holding: Holding, handler: Handler) -> Report | Release:

@@ -136,7 +136,7 @@ class Leases:
             return
         message, handler = holding.message, holding.handler
         seconds = handler.seconds if handler else None
-        with tracing.resumed(message):
+        with tracing.resume_span(message):
             report = failure(message, handler, TookTooLong(seconds), holding.before)
         if not self._executors.give_up(holding, report):
             return

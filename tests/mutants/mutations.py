@@ -361,7 +361,7 @@ def _reasons() -> Iterator[Mutation]:
         ),
         (
             "no end at the largest limit",
-            "return Reached(largest, attempts) if _is_reached(largest, attempts) else None",
+            "return ReachedLimit(largest, attempts) if _is_reached(largest, attempts) else None",
             "return None",
             "test_as_many_attempts_as_the_largest_limit_are_the_end_in_any_case",
         ),

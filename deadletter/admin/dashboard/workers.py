@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ...models import Breaker, WorkerProcess
-from ...patterns import Served
+from ...patterns import ServedQueues
 from ..error_text import hidden_text
 from .links import Links
 
@@ -46,7 +46,7 @@ class Workers:
     #: Names of workers that stopped without saying so, and when one was last seen.
     lost: list[str] = field(default_factory=list)
     lost_at: datetime | None = None
-    served: Served = field(default_factory=lambda: Served(()))
+    served: ServedQueues = field(default_factory=lambda: ServedQueues(()))
     all_url: str = ""
     breakers: list[BreakerLine] | None = None
     breakers_url: str = ""
@@ -81,7 +81,7 @@ def _workers(links: Links, now: datetime, using: str) -> dict[str, Any]:
         "alive": [_worker(links, row) for row in alive],
         "lost": [row.name for row in lost],
         "lost_at": max((row.seen_at for row in lost), default=None),
-        "served": Served(row.queues for row in alive),
+        "served": ServedQueues(row.queues for row in alive),
         "all_url": links.to(WorkerProcess, "workerprocess_changelist"),
     }
 

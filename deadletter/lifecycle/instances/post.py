@@ -64,7 +64,7 @@ def post(using: str, letter: Letter) -> int | None:
     """Store a message inside the caller's transaction; None: its queue does not exist."""
     connection = connections[using]
     trace = tracing.context()
-    headers = letter.headers if trace is None else tracing.joined(letter.headers, trace)
+    headers = letter.headers if trace is None else tracing.join_headers(letter.headers, trace)
     rows = store_one(
         connection,
         {
