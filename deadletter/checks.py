@@ -19,7 +19,7 @@ from django.utils.module_loading import module_has_submodule
 from . import conf
 from .alerts import mail
 from .exceptions import TwoHandlers
-from .models import Message, OnPoison, Queue, StreamPolicy
+from .models import Message, OnPoison, Queue, StreamPolicy, primary_alias
 from .models.queue import with_destination
 
 _IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
@@ -81,9 +81,9 @@ def _field_problem(name: str, value: Any) -> str:
         field = Queue._meta.get_field(name)
     except FieldDoesNotExist:
         return "a queue has no such field."
-    if name in ("id", "name", "sources", "messages"):
+    if name not in Queue.policy_fields() and name != "paused":
         return "cannot be set here."
-    if name == "dead_queue":
+    if field.is_relation:
         return ""
     try:
         field.clean(value, None)  # type: ignore[union-attr]
@@ -135,7 +135,7 @@ def _check_alerts() -> list[CheckMessage]:
 @register()
 def check_options(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Judge the settings of the database that messages are sent to, without connecting to it."""
-    return _check_options(router.db_for_write(Message))
+    return _check_options(primary_alias())
 
 
 @register()
@@ -181,7 +181,7 @@ def check_databases(
     for alias in databases or ():
         if router.allow_migrate_model(alias, Message):
             found += _check_database(alias)
-            if alias != router.db_for_write(Message):  # else check_options has judged it
+            if alias != primary_alias():  # else check_options has judged it
                 found += _check_options(alias)
     return found
 

@@ -1,150 +1,22 @@
-"""What is kept of a failure: printable text, a reason, and a fingerprint to group it by."""
+"""ErrorDetails: why a message or an instance failed for good, as a value that can be stored."""
 
 from __future__ import annotations
 
-import hashlib
-import sysconfig
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from itertools import islice
-from types import CodeType, TracebackType
 from typing import Any
 
+from .descriptions import describe
 from .status import FailureReason
 from .text import short_repr, storable_text
 
-#: Bytes of traceback kept per attempt in the history.
-TRACEBACK_LIMIT = 16 * 1024
-#: Attempts remembered per message; the oldest entry goes first.
+#: Attempts kept in the history of a message; the oldest entry is dropped first.
 HISTORY_LIMIT = 25
-
-
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """An exception as it is stored."""
-
-    text: str
-    traceback: str
-    exception: str
-    frame: str
-
-
-def describe(error: BaseException) -> Description:
-    """Take from an exception what an operator needs. Never raises."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else _path(kind)
-    text = storable_text(error)
-    try:
-        lines = _formatted(error)
-    except BaseException as problem:  # noqa: BLE001 - as above
-        lines = f"<no traceback: {type(problem).__name__}>"
-    return Description(
-        text=f"{name}: {text}" if text else name,
-        # The end of a traceback says what happened: cut the beginning.
-        traceback=storable_text(lines[-TRACEBACK_LIMIT:], limit=TRACEBACK_LIMIT),
-        exception=name,
-        frame=_top_frame(error.__traceback__),
-    )
-
-
-#: Frames of a traceback that are kept: the innermost.
-FRAMES = 50
-
-
-def _formatted(error: BaseException) -> str:
-    """
-    Write what `traceback.format_exception` writes, in a tenth of its time for a plain exception.
-
-    It parses the source of every frame to point at the expression, 1 ms of every failure; a message
-    that fails a thousand times fails at the same places.
-    """
-    places = [(tb.tb_frame.f_code, tb.tb_lasti) for tb in _frames(error.__traceback__)][-FRAMES:]
-    is_chained = error.__cause__ or (error.__context__ and not error.__suppress_context__)
-    is_special = isinstance(error, SyntaxError | BaseExceptionGroup)
-    # A place that comes twice is a recursion, which is written shorter.
-    if is_chained or is_special or not places or len(set(places)) < len(places):
-        return "".join(traceback.format_exception(error, limit=-FRAMES))
-    frames = [_frame(code, instruction) for code, instruction in places]
-    return "".join(["Traceback (most recent call last):\n", *frames, *_last_lines(error)])
-
-
-def _last_lines(error: BaseException) -> Sequence[str]:
-    """Write what `traceback.format_exception_only` writes, which walks the chain to do it."""
-    kind = type(error)
-    try:
-        text = str(error)
-        is_added_to = isinstance(error, _SUGGESTING) or hasattr(error, "__notes__")
-    except BaseException:  # noqa: BLE001 - any class may raise anything here
-        is_added_to = True
-    if is_added_to or not isinstance(kind.__module__, str):
-        return traceback.format_exception_only(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else _path(kind)
-    return [f"{name}: {text}\n" if text else f"{name}\n"]
-
-
-#: Python adds what may have been meant.
-_SUGGESTING = (AttributeError, ImportError, NameError)
-
-
-def _frames(tb: TracebackType | None) -> Iterator[TracebackType]:
-    while tb is not None:
-        yield tb
-        tb = tb.tb_next
-
-
-@lru_cache(maxsize=2048)
-def _frame(code: CodeType, instruction: int) -> str:
-    """Return the lines of one place in the source, as a traceback shows them."""
-    positions = next(islice(code.co_positions(), instruction // 2, None))
-    line, end_line, column, end_column = positions
-    summary = traceback.FrameSummary(
-        code.co_filename,
-        line,
-        code.co_name,
-        end_lineno=end_line,
-        colno=column,
-        end_colno=end_column,
-    )
-    return "".join(traceback.StackSummary.from_list([summary]).format())
-
-
-def fingerprint(name: str, cause: str, frame: str = "") -> str:
-    """
-    Group failures that are the same to an operator: message name, exception, place.
-
-    No line numbers and no values, so that neither a deploy nor a customer makes a new group.
-    """
-    return hashlib.sha256("\x1f".join((name, cause, frame)).encode()).hexdigest()[:16]
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-_LIBRARIES = tuple(
-    {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
-_OWN = __name__.partition(".")[0] + "."
-
-
-def _top_frame(tb: TracebackType | None) -> str:
-    """Return `module:function` of the innermost frame of the application."""
-    application = anywhere = ""
-    while tb is not None:
-        code = tb.tb_frame.f_code
-        module = str(tb.tb_frame.f_globals.get("__name__", "?"))
-        anywhere = f"{module}:{code.co_qualname}"
-        if not module.startswith(_OWN) and not code.co_filename.startswith(_LIBRARIES):
-            application = anywhere
-        tb = tb.tb_next
-    return application or anywhere
 
 
 @dataclass(frozen=True)
 class Activity:
-    """A message that did one activity of an instance."""
+    """A message that performs one activity of an instance."""
 
     name: str
     id: int | None = None
@@ -155,7 +27,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class Orchestration:
-    """A message that drove an instance."""
+    """A message that advances an instance."""
 
     instance: str
     execution_id: int | None = None
@@ -166,7 +38,7 @@ class Orchestration:
 
 @dataclass(frozen=True)
 class Plain:
-    """A message that belongs to nothing larger."""
+    """A message that belongs to no instance."""
 
     name: str
 
@@ -176,7 +48,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class FailedDeserialization:
-    """A message whose payload could never be read."""
+    """A message whose payload cannot be decoded."""
 
     error: str
 
@@ -184,12 +56,12 @@ class FailedDeserialization:
         return f"message that cannot be decoded ({self.error})"
 
 
-#: How the verdict on a message begins that did not use up its attempts.
+#: How the verdict begins if a message died before it used up its attempts.
 PERMANENT, GIVEN_UP = "failed permanently", "given up by its worker"
 
 
 def _end(reason: FailureReason, verdict: str, attempts: int) -> str:
-    """Say how a message came to its end: from names and numbers only, which everybody may read."""
+    """Say how a message ended. Only names and numbers, which need no permission to be read."""
     tries = f"{attempts} attempt" if attempts == 1 else f"{attempts} attempts"
     if reason == FailureReason.EXPIRED:
         return f"expired after {tries}"
@@ -212,13 +84,13 @@ _TYPES: dict[str, type[MessageType]] = {
 }
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 
-#: What an error is about, and so who can do something about it.
+#: What an error is about, and so who can act on it.
 CATEGORIES = ("infrastructure", "configuration", "application", "poison")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorDetails:
-    """Why something failed for good, as a value that owners can store and pass on."""
+    """Why a message or an instance failed for good. Instances store it and pass it on."""
 
     category: str
     text: str
@@ -226,13 +98,13 @@ class ErrorDetails:
     max_attempts: int | None = None
     last_error: str | None = None
     message_type: MessageType | None = None
-    #: Whose message it was; None for messages that belong to nothing larger.
+    #: The instance that the message belongs to; None: it belongs to none.
     instance: str | None = None
     execution_id: int | None = None
-    #: The poison record of this message has all the rest.
+    #: The poison record of this message has everything else.
     message_id: int | None = None
-    #: The message as it died, for debugging. Only on the record's own error: what owners store and
-    #: pass on has no payloads.
+    #: The message as it died, for debugging. Only the error of a poison record has it: errors that
+    #: instances store and pass on contain no payloads.
     message: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -243,7 +115,7 @@ class ErrorDetails:
 
     @property
     def is_retryable(self) -> bool:
-        """Only trouble of the infrastructure passes by itself; poison never does."""
+        """True for infrastructure errors, which may pass by themselves. Poison never does."""
         return self.category == "infrastructure"
 
     def __str__(self) -> str:
@@ -264,7 +136,7 @@ class ErrorDetails:
         reason: FailureReason = FailureReason.POISON_MESSAGE,
         verdict: str = "",
     ) -> ErrorDetails:
-        """The error of a quarantined message. `reason` and `verdict` are those of its record."""
+        """Return the error of a quarantined message; `reason` and `verdict` are its record's."""
         limit = "no limit" if max_attempts is None else f"max {max_attempts}"
         end = _end(reason, verdict, attempts)
         return cls(
@@ -282,13 +154,13 @@ class ErrorDetails:
 
     @classmethod
     def Application(cls, text: object) -> ErrorDetails:
-        """An error the application decided on; an exception is described as a failure is."""
+        """Return an error that the application decided on, from a text or an exception."""
         if isinstance(text, BaseException):
             text = describe(text).text
         return cls(category="application", text=storable_text(text))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON can keep it; `from_dict` reads it back equal."""
+        """Return the error as JSON values; `from_dict` reads it back equal."""
         found = {item.name: getattr(self, item.name) for item in fields(self)}
         if self.message is None:
             del found["message"]
@@ -299,7 +171,7 @@ class ErrorDetails:
 
     @classmethod
     def from_dict(cls, found: Any) -> ErrorDetails:
-        """Raises ValueError for anything that `as_dict` did not write."""
+        """Read what `as_dict` returned. Raises ValueError for anything else."""
         try:
             values = {item.name: found[item.name] for item in fields(cls) if item.name in found}
             if (given := values.get("message_type")) is not None:
@@ -310,8 +182,3 @@ class ErrorDetails:
             return cls(**values)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not an error: {describe(error).text}") from None
-
-
-def cause_of(reason: FailureReason, exception: str | None) -> str:
-    """Name what a group of failures has in common: the exception, or the reason without one."""
-    return exception or reason.name

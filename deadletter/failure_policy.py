@@ -56,7 +56,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Reached:
+class ReachedLimit:
     """A limit and the count that has reached it: of one reason, or of all without a policy."""
 
     limit: int | None
@@ -87,7 +87,7 @@ class PolicyInForce:
 
     def reached(
         self, reason: FailureReason | None, *, attempts: int, counts: Mapping[str, int]
-    ) -> Reached | None:
+    ) -> ReachedLimit | None:
         """
         Return the limit that a message has reached with its last failure; None: none.
 
@@ -96,12 +96,12 @@ class PolicyInForce:
         """
         limit, count = self.limit(reason), attempts
         if not (self.handler.reasons or self.queue.reasons):
-            return Reached(limit, count) if _is_reached(limit, count) else None
+            return ReachedLimit(limit, count) if _is_reached(limit, count) else None
         count = self._count(reason, counts)
         if _is_reached(limit, count):
-            return Reached(limit, count, reason if self.has_own_policy(reason) else None)
+            return ReachedLimit(limit, count, reason if self.has_own_policy(reason) else None)
         largest = self.largest_limit
-        return Reached(largest, attempts) if _is_reached(largest, attempts) else None
+        return ReachedLimit(largest, attempts) if _is_reached(largest, attempts) else None
 
     def delay(
         self, reason: FailureReason, *, attempts: int, counts: Mapping[str, int]

@@ -1,9 +1,9 @@
 """
-One event, one line: text for people, stable keys for machines.
+Log events: one line each, with a text for people and stable keys for programs.
 
-Every line carries `event` (a name that does not change) and its fields; payloads never. Names and
-errors come from outside, so line breaks and control characters are made harmless first. What is
-logged inside a trace names it. All events and their keys: docs/worker.md.
+Every line has `event` (a name that does not change) and its fields, never a payload. Names and
+errors come from outside, so line breaks and control characters are escaped first. Lines logged
+inside a trace carry its ids. All events and their keys: docs/worker.md.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from . import tracing
-from .error_details import describe
-from .log_writer import Pen
+from .descriptions import describe
+from .log_writer import LogWriter
 from .text import log_line, storable_text
 
 logger = logging.getLogger("deadletter")
 
-#: Bytes of one value in the text of a line, and among its fields.
+#: Bytes of one value in the text of a line (SHOWN) and among its fields (KEPT).
 SHOWN = 500
 KEPT = 4_096
 
@@ -30,16 +30,16 @@ KEPT = 4_096
 def event(
     level: int, kind: str, text: str, /, *, exc_info: BaseException | None = None, **fields: Any
 ) -> None:
-    """Log `text`, filled with the fields, as an event of this kind, with its exception if any."""
+    """Log `text`, formatted with the fields, as an event of this kind."""
     if logger.isEnabledFor(level):
         kept = fields
-        shown = {k: v for k, v in fields.items() if _is_harmless(v)}
+        shown = {k: v for k, v in fields.items() if _is_safe(v)}
         if len(shown) < len(fields):
             kept = {key: _kept(value) for key, value in fields.items()}
             shown = {key: _shown(value, fields[key]) for key, value in kept.items()}
-        extra = {"event": kind, "fields": kept | tracing.ids()}
+        extra = {"event": kind, "fields": kept | tracing.span_ids()}
         line = text.format(**shown)
-        # What `logger.log` does, but it would look for the caller and find this function.
+        # Not `logger.log`: it would report this function as the caller.
         code, number = (frame := sys._getframe(1)).f_code, frame.f_lineno
         raised = None
         if exc_info is not None:
@@ -48,18 +48,18 @@ def event(
             logger.name, level, code.co_filename, number, line, (), raised, code.co_name, extra
         )
         if exc_info is not None:
-            # Harmless and bounded; formatters take this text instead of making their own.
+            # Safe and bounded; formatters use this text instead of formatting the exception.
             record.exc_text = _traceback(exc_info)
-        _pen.write(record)
+        _writer.write(record)
 
 
 def is_detailed() -> bool:
-    """Whether `run_worker -v 2`, or LOGGING, asks for every message and every traceback."""
+    """Return True if `run_worker -v 2` or LOGGING asks for every message and every traceback."""
     return logger.isEnabledFor(logging.DEBUG)
 
 
 def crash(kind: str, text: str, error: BaseException, /, **fields: Any) -> None:
-    """Log an exception that nobody expected, on one line with its traceback."""
+    """Log an unexpected exception on one line, with its traceback."""
     described = describe(error)
     trace = described.traceback[-KEPT:]
     event(
@@ -74,19 +74,19 @@ def crash(kind: str, text: str, error: BaseException, /, **fields: Any) -> None:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the end of a traceback, which says what happened, as text that can do nothing."""
+    """Return the end of a traceback, which says what happened, as safe text."""
     return describe(error).traceback[-KEPT:].rstrip("\n")
 
 
 def flush() -> None:
-    """Write what is left to be written; for who ends this process without further ado."""
-    _pen.flush()
+    """Write all queued records; for code that ends the process without exit handlers."""
+    _writer.flush()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
 
 
-_pen = Pen(logger.handle)
+_writer = LogWriter(logger.handle)
 
 
 def _shown(kept: object, value: object) -> object:
@@ -99,8 +99,8 @@ def _kept(value: object) -> object:
     return value if _is_plain(value) else storable_text(value, limit=KEPT)
 
 
-def _is_harmless(value: object) -> bool:
-    """Whether a value can be kept and shown as it is; almost all can."""
+def _is_safe(value: object) -> bool:
+    """Return True if a value can be kept and shown unchanged, as almost all can."""
     if type(value) is str:
         return len(value) <= SHOWN // 4 and value.isascii() and value.isprintable()
     return _is_plain(value)
@@ -111,7 +111,7 @@ def _is_plain(value: object) -> bool:
 
 
 class _Formatter(logging.Formatter):
-    """Takes the text of an exception from `describe`: bounded, and nothing in it can act."""
+    """Formats exceptions with `describe`: bounded, without control characters."""
 
     def formatException(self, exc_info: Any) -> str:
         return _traceback(exc_info[1])
@@ -119,9 +119,9 @@ class _Formatter(logging.Formatter):
 
 class TextFormatter(_Formatter):
     """
-    `--log-format text`: one event a line, with its traceback and its trace if it has them.
+    `--log-format text`: one event per line, with its traceback and trace id if it has them.
 
-    On a terminal the traceback has lines of its own, indented: no line of it looks like an event.
+    On a terminal the traceback has its own lines, indented, so that none looks like an event.
     """
 
     def __init__(self, *, is_terminal: bool = False) -> None:
@@ -140,7 +140,7 @@ class TextFormatter(_Formatter):
 
 
 class JSONFormatter(_Formatter):
-    """`--log-format json`: one object a line, in ASCII, so that nothing in it can act."""
+    """`--log-format json`: one object per line, in ASCII: no control or direction characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -157,9 +157,9 @@ class JSONFormatter(_Formatter):
 
 def configure(style: str | None, *, verbosity: int = 1) -> None:
     """
-    Log to standard error as "text" or "json"; None: as LOGGING says, if it says anything.
+    Log to standard error as "text" or "json"; None: as LOGGING configures it, else as text.
 
-    From verbosity 2 on also events of the level DEBUG, whatever LOGGING says of the logger.
+    From verbosity 2 on DEBUG events are logged too, whatever level LOGGING sets.
     """
     if verbosity >= 2:
         logger.setLevel(logging.DEBUG)

@@ -23,7 +23,7 @@ def is_pattern(text: str) -> bool:
     return not _WILDCARDS.isdisjoint(text)
 
 
-class Wanted:
+class QueueSelection:
     """Names and patterns in order of preference, ready to be compared with names of queues."""
 
     def __init__(self, given: Iterable[str]) -> None:
@@ -61,16 +61,16 @@ class Wanted:
 
 
 @lru_cache(maxsize=256)
-def wanted(given: tuple[str, ...]) -> Wanted:
+def queue_selection(given: tuple[str, ...]) -> QueueSelection:
     """Return the same for the same names: a worker asks at every claim."""
-    return Wanted(given)
+    return QueueSelection(given)
 
 
-class Served:
+class ServedQueues:
     """The queues that some workers serve, by what their rows say: names, patterns or both."""
 
     def __init__(self, rows: Iterable[object]) -> None:
-        self._rows = [wanted(tuple(_names(row))) for row in rows]
+        self._rows = [queue_selection(tuple(_names(row))) for row in rows]
 
     def __contains__(self, name: str) -> bool:
         """Say whether any of them serves a queue that is not a dead queue."""

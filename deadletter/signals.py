@@ -14,7 +14,7 @@ from typing import Any
 from django.db import transaction
 from django.dispatch import Signal
 
-from .error_details import describe
+from .descriptions import describe
 from .logs import event
 
 #: A message was stored. Arguments: message_id, queue, name, kind, using.

@@ -1,9 +1,15 @@
-"""What do the bits on a message mean, and why did it fail?"""
+"""The stages a message has passed (Status), and why it failed (FailureReason)."""
 
 from __future__ import annotations
 
 import enum
 import operator
+from typing import TYPE_CHECKING
+
+from django.utils.translation import gettext_lazy as _
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise as StrPromise
 
 #: Every bit that a stage may set: 0 to 14.
 STAGE_BITS = (1 << 15) - 1
@@ -16,8 +22,8 @@ class Status(enum.IntFlag):
     Stages a message has passed, one bit each. Numbers are stored: they are only ever added.
 
     Bits 3 to 11 (8 … 2048) belong to the application: `PACKED = Status(8)`. Unknown bits are
-    kept as they are, so an older process can read what a newer one wrote. Whether a message
-    may be claimed is never decided on bits.
+    kept as they are, so an older process can read what a newer one wrote. Claims never depend on
+    these bits.
     """
 
     STORED = 1
@@ -28,7 +34,7 @@ class Status(enum.IntFlag):
 
 
 def check_flags(flags: Status | int, *, field: str) -> int:
-    """Return flags as a number. Raises: ValueError when no row can hold them."""
+    """Return flags as a number. Raises ValueError if the column cannot hold them."""
     number = operator.index(flags)
     if 0 <= number <= _LARGEST:
         return number
@@ -36,7 +42,7 @@ def check_flags(flags: Status | int, *, field: str) -> int:
 
 
 def check_stage(flags: Status | int, *, field: str) -> int:
-    """Return the flags of a stage as a number. Raises: ValueError for any but bits 0 to 14."""
+    """Return the flags of a stage as a number. Raises ValueError for any but bits 0 to 14."""
     number = check_flags(flags, field=field)
     if not number & ~STAGE_BITS:
         return number
@@ -45,23 +51,41 @@ def check_stage(flags: Status | int, *, field: str) -> int:
 
 
 class FailureReason(enum.IntEnum):
-    """Why an attempt failed, or why a message was quarantined. Numbers are stored."""
+    """
+    Why an attempt failed, or why a message was quarantined.
 
-    TRANSPORT_UNAVAILABLE = 1
-    HANDLER_EXCEPTION = 2
-    VALIDATION_FAILURE = 3
-    TIMEOUT_EXCEEDED = 4
-    SERIALIZATION_ERROR = 5
-    DEPENDENCY_FAILURE = 6
-    POISON_MESSAGE = 7
-    EXPIRED = 8
-    UNREGISTERED = 9
-    WORKER_LOST = 10
-    OPERATOR = 11
-    UNKNOWN = 99
+    Numbers are stored: they are only ever added. `label` is the reason in words, translated.
+    """
+
+    _value_: int
+    label: StrPromise | str
+
+    TRANSPORT_UNAVAILABLE = 1, _("transport unavailable")
+    HANDLER_EXCEPTION = 2, _("handler exception")
+    VALIDATION_FAILURE = 3, _("validation failure")
+    TIMEOUT_EXCEEDED = 4, _("timeout exceeded")
+    SERIALIZATION_ERROR = 5, _("serialization error")
+    DEPENDENCY_FAILURE = 6, _("dependency failure")
+    POISON_MESSAGE = 7, _("poison message")
+    EXPIRED = 8, _("expired")
+    UNREGISTERED = 9, _("unregistered")
+    WORKER_LOST = 10, _("worker lost")
+    OPERATOR = 11, _("operator")
+    UNKNOWN = 99, _("unknown")
+
+    def __new__(cls, value: int, label: StrPromise | str = "") -> FailureReason:
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.label = label
+        return member
 
     @classmethod
     def read(cls, number: int | None) -> FailureReason:
-        """Turn a stored number into a reason; a number from the future reads as UNKNOWN."""
+        """Turn a stored number into a reason; a number of a newer release reads as UNKNOWN."""
         known = cls._value2member_map_.get(number) if isinstance(number, int) else None
         return known if isinstance(known, cls) else cls.UNKNOWN
+
+    @classmethod
+    def choices(cls) -> list[tuple[int, StrPromise | str]]:
+        """Return numbers and labels, for a model field."""
+        return [(reason.value, reason.label) for reason in cls]

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from django.db import connections, router
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .clock import FrozenClock, frozen
 from .lifecycle import Claimed, ClaimRequest, Failure, Release, WorkBatch, process_batch
-from .models import Message
+from .models import Message, primary_alias
 from .worker import thread_connections
 from .worker.execute import Overtaken, Report, execute
 from .worker.registry import Registry, discover, registry
@@ -83,7 +83,7 @@ def drain(
 
 def sent(name: str | None = None, *, using: str | None = None) -> list[Message]:
     """Return the messages that were sent and not handled yet, oldest first."""
-    messages = Message.objects.using(using or router.db_for_write(Message))
+    messages = Message.objects.using(primary_alias(using))
     return list(messages.filter(name=name) if name else messages.all())
 
 

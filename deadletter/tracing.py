@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import deadletter
 
-from .error_details import Description, describe
+from .descriptions import Description, describe
 from .exceptions import Undecodable
 
 try:
@@ -45,7 +45,7 @@ def context() -> dict[str, str] | None:
     return carrier or None
 
 
-def joined(headers: Any, context: Mapping[str, str]) -> Any:
+def join_headers(headers: Any, context: Mapping[str, str]) -> Any:
     """Add the context, unless the sender says itself what this belongs to."""
     if headers is None:
         return dict(context)
@@ -56,14 +56,14 @@ def joined(headers: Any, context: Mapping[str, str]) -> Any:
     return {**headers, **context}
 
 
-def is_on() -> bool:
+def is_enabled() -> bool:
     """Whether anybody has set up tracing."""
     if trace is None:
         return False
     return _tracer(int(monotonic())) is not None
 
 
-def processing(message: Claimed) -> AbstractContextManager[None]:
+def execution_span(message: Claimed) -> AbstractContextManager[None]:
     """
     Be in a span while a message meets its handler.
 
@@ -77,14 +77,14 @@ def processing(message: Claimed) -> AbstractContextManager[None]:
     return _NOTHING if tracer is None else _processing(message, tracer)
 
 
-def resumed(message: Claimed) -> AbstractContextManager[None]:
+def resume_span(message: Claimed) -> AbstractContextManager[None]:
     """End the span of a message in place of a handler that does not end."""
     if message.span is None:
         return _NOTHING
     return _inside(message.span)
 
 
-def failed(error: Description) -> None:
+def mark_failed(error: Description) -> None:
     """Mark the active span as failed. Takes no exception: its own `str` may raise."""
     if trace is None:
         return
@@ -111,7 +111,7 @@ def flush(seconds: float = 5.0) -> None:
             export(round(seconds * 1000))
 
 
-def ids() -> dict[str, str]:
+def span_ids() -> dict[str, str]:
     """Name the active span for a line of the log; empty when there is none."""
     if trace is None:
         return {}
@@ -160,7 +160,7 @@ def _inside(span: Any) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            failed(describe(error))
+            mark_failed(describe(error))
             raise
         finally:
             # The other of the two, the handler's thread and the pump, may have ended it.

@@ -18,7 +18,6 @@ from functools import cache
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
-from django.db import router
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
@@ -28,7 +27,7 @@ from . import operations
 from .conf import get_settings
 from .durations import Duration, as_timedelta
 from .metrics.cache import TableReader
-from .models import Count
+from .models import primary_alias
 from .operations.deadline import without_transaction
 from .operations.health_checks import MOST
 
@@ -150,7 +149,7 @@ def metrics(request: HttpRequest, using: str | None = None) -> HttpResponse:
             status=503,
             content_type="text/plain; charset=utf-8",
         )
-    reading = _tables(using or router.db_for_write(Count)).latest()
+    reading = _tables(primary_alias(using)).latest()
     page = render(request.headers.get("Accept", ""), reading=reading)
     return HttpResponse(page.body, content_type=page.type)
 

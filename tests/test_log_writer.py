@@ -12,7 +12,7 @@ import pytest
 
 from deadletter import logs, send
 from deadletter.lifecycle import Failure, claim, fail
-from deadletter.log_writer import Pen
+from deadletter.log_writer import LogWriter
 from tests.patience import PATIENCE
 
 
@@ -72,7 +72,7 @@ def test_a_thread_leaves_its_line_to_the_one_that_writes(slow: Slow) -> None:
 def test_lines_that_are_left_are_not_left_without_end(slow: Slow) -> None:
     first = started("first")
     assert slow.is_at_it.wait(PATIENCE)
-    for n in range(Pen.TURN):
+    for n in range(LogWriter.TURN):
         say(str(n))
 
     many = started("one too many")
@@ -82,21 +82,21 @@ def test_lines_that_are_left_are_not_left_without_end(slow: Slow) -> None:
     slow.may_go_on.set()
     first.join(PATIENCE)
     many.join(PATIENCE)
-    assert slow.texts == ["first", *map(str, range(Pen.TURN)), "one too many"]
+    assert slow.texts == ["first", *map(str, range(LogWriter.TURN)), "one too many"]
 
 
 def test_nobody_writes_for_the_others_without_end(slow: Slow) -> None:
     first = started("first")
     assert slow.is_at_it.wait(PATIENCE)
-    for n in range(Pen.TURN):
+    for n in range(LogWriter.TURN):
         say(str(n))
     slow.may_go_on.set()
     first.join(PATIENCE)
 
     # It has written its share: the next one would wait for it instead of leaving more.
-    assert logs._pen._is_full()
+    assert logs._writer._is_full()
     say("next")
-    assert not logs._pen._is_full()
+    assert not logs._writer._is_full()
     assert slow.seen[-1] == ("next", get_ident())
 
 
@@ -114,8 +114,8 @@ def test_every_line_of_many_threads_is_written_once_and_in_its_order(slow: Slow)
 
 def test_a_handler_that_logs_itself_does_not_wait_for_itself(slow: Slow, monkeypatch) -> None:
     slow.may_go_on.set()
-    monkeypatch.setattr(Pen, "TURN", 0)
-    monkeypatch.setattr(Pen, "PATIENCE", 100)
+    monkeypatch.setattr(LogWriter, "TURN", 0)
+    monkeypatch.setattr(LogWriter, "PATIENCE", 100)
     again = iter([lambda: say("of the handler")])
 
     def emit(record: logging.LogRecord) -> None:
@@ -130,8 +130,8 @@ def test_a_handler_that_logs_itself_does_not_wait_for_itself(slow: Slow, monkeyp
 
 
 def test_who_waits_for_a_handler_that_waits_for_him_goes_on(slow: Slow, monkeypatch) -> None:
-    monkeypatch.setattr(Pen, "TURN", 0)
-    monkeypatch.setattr(Pen, "PATIENCE", 0.05)
+    monkeypatch.setattr(LogWriter, "TURN", 0)
+    monkeypatch.setattr(LogWriter, "PATIENCE", 0.05)
     first = started("first")
     assert slow.is_at_it.wait(PATIENCE)
 
@@ -163,7 +163,7 @@ def test_a_line_that_cannot_be_written_does_not_keep_the_others(slow: Slow, monk
     assert slow.texts == ["first", "good"]
 
 
-def test_a_handler_that_raises_leaves_the_pen_to_others(slow: Slow, monkeypatch) -> None:
+def test_a_handler_that_raises_does_not_stop_the_others(slow: Slow, monkeypatch) -> None:
     def broken(record: logging.LogRecord) -> None:
         raise RuntimeError
 

@@ -418,8 +418,8 @@ django.setup()
 from deadletter import tracing
 assert tracing.trace is None
 assert tracing.context() is None
-assert tracing.ids() == {}
-assert tracing.processing(None) is tracing._NOTHING
+assert tracing.span_ids() == {}
+assert tracing.execution_span(None) is tracing._NOTHING
 import deadletter.worker.executors, deadletter.logs, deadletter.lifecycle.enqueue
 assert not [name for name in sys.modules if name.startswith("opentelemetry.")]
 """

@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.db import router
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -15,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..alerts.current_counts import left_of
 from ..alerts.notice import page_of, quiet_text
-from ..models import Alert
+from ..models import Alert, primary_alias
 from .base import ReadOnlyAdmin
 from .counts import IN_A_LIST, Capped
 from .error_text import hidden_text
@@ -42,7 +41,7 @@ class AlertStateFilter(admin.SimpleListFilter):
 def _left(alert: Alert) -> Capped | None:
     """Count the dead letters of an alert that still exist; the result is cached on the row."""
     if not hasattr(alert, "_left"):
-        using = alert._state.db or router.db_for_write(Alert)
+        using = primary_alias(alert._state.db)
         n = left_of(alert.rule, alert.subject, using=using, limit=IN_A_LIST)
         found = None if n is None else Capped(min(n, IN_A_LIST), n > IN_A_LIST)
         alert._left = found  # type: ignore[attr-defined]

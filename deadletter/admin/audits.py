@@ -7,14 +7,13 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db import router
 from django.db.models import Q
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Act, AuditedMessage, AuditEntry
+from ..models import Act, AuditedMessage, AuditEntry, primary_alias
 from ..operations.retry_outcomes import attach_outcomes, outcomes_of, settle_rows
 from ..text import storable_text
 from .base import ReadOnlyAdmin, as_id
@@ -50,7 +49,7 @@ class PersonFilter(admin.SimpleListFilter):
     def lookups(
         self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
     ) -> list[tuple[str, str]]:
-        rows = AuditEntry.objects.using(router.db_for_write(AuditEntry)).order_by("-pk")
+        rows = AuditEntry.objects.using(primary_alias()).order_by("-pk")
         names = sorted({name for name in rows.values_list("by", flat=True)[:RECENT] if name})
         return [(name, name) for name in names]
 
@@ -113,7 +112,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         id = as_id(term)
         if id is None:
             return Q(by=term)
-        rows = AuditedMessage.objects.using(router.db_for_write(AuditedMessage))
+        rows = AuditedMessage.objects.using(primary_alias())
         entries = rows.filter(message_id=id).order_by("-pk").values_list("entry_id", flat=True)
         return Q(by=term) | Q(pk__in=list(entries[:RECENT]))
 

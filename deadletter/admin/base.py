@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.core.paginator import Paginator
-from django.db import models, router
+from django.db import models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Queue
+from ..models import Queue, primary_alias
 from ..times import moment
 from .error_text import may_read_errors
 from .lookups import StrictLookups
@@ -63,7 +63,7 @@ class ReadOnlyAdmin(StrictLookups):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         # A replica may still show what is already gone.
-        return super().get_queryset(request).using(router.db_for_write(self.model))
+        return super().get_queryset(request).using(primary_alias())
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return self._allowed(request, super().get_list_display(request))
@@ -138,7 +138,7 @@ class QueueFilter(admin.SimpleListFilter):
     column = "queue_id"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
-        rows = Queue.objects.using(router.db_for_write(Queue)).order_by("name")
+        rows = Queue.objects.using(primary_alias()).order_by("name")
         return [
             (str(pk) if self.column == "queue_id" else name, name)
             for pk, name in rows.values_list("pk", "name")

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import label_for_field
 from django.contrib.admin.views.main import ChangeList
-from django.db import models, router
+from django.db import models
 from django.db.models import Q, QuerySet, Sum
 from django.http import HttpRequest
 from django.utils import timezone
@@ -20,7 +20,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock
-from ..models import NO_REASON, Count, Span
+from ..models import NO_REASON, Count, Span, primary_alias
 from ..operations.series import HOUR, WINDOWS
 from ..status import FailureReason
 from ..text import page_text
@@ -136,7 +136,7 @@ class CountedNameFilter(admin.SimpleListFilter):
     def lookups(
         self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
     ) -> list[tuple[str, str]]:
-        rows = Count.objects.using(router.db_for_write(Count)).filter(span=Span.MINUTE)
+        rows = Count.objects.using(primary_alias()).filter(span=Span.MINUTE)
         newest = rows.order_by("-span", "-at").values_list("name", flat=True)[:RECENT]
         names = {self.value(), *newest} - {None}
         return [(name, name) for name in sorted(map(str, names))]

@@ -10,13 +10,13 @@ from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
-from django.db import models, router
+from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from ..models import Act, PoisonRecord
+from ..models import Act, primary_alias
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,8 @@ def need(model_admin: Any, request: HttpRequest, allowed: bool = True) -> Rights
     return rights(request)
 
 
-def alias() -> str:
-    # A replica may still show what is already gone.
-    return router.db_for_write(PoisonRecord)
+#: The name of `primary_alias` in the pages of the admin.
+alias = primary_alias
 
 
 def url(model_admin: Any, page: str, *args: object, query: Mapping[str, Any] | None = None) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
-from django.db import models, router
+from django.db import models
 from django.db.models import ProtectedError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import clock, operations
 from ..durations import as_text
 from ..exceptions import UnknownQueue
-from ..models import OnPoison, Queue, State
+from ..models import OnPoison, Queue, State, primary_alias
 from ..models.fields import SecondsField
 from ..operations.queues import POLICY
 from .confirm import WHY_LIMIT
@@ -60,7 +60,7 @@ class QueueList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        queues, using = list(self.result_list), router.db_for_write(Queue)
+        queues, using = list(self.result_list), primary_alias()
         attach_counts(queues, now=clock.now(using), limit=IN_A_LIST, using=using)
         self.result_list = queues
 
@@ -89,10 +89,10 @@ def _read_only(name: str) -> Any:
     return show
 
 
-#: The durations of a queue, and what shows each of them as text.
+#: The durations of a policy, and the name of the admin's method that shows each as text.
 DURATIONS = {
-    field.name: f"shown_{field.name}"
-    for field in Queue._meta.fields
+    name: f"shown_{name}"
+    for name, field in Queue.policy_fields().items()
     if isinstance(field, SecondsField)
 }
 
@@ -115,12 +115,6 @@ class QueueAdmin(StrictLookups):
     )
     pending, scheduled, failed = map(_column, (State.PENDING, State.SCHEDULED, State.FAILED))
     active, blocked, dead = map(_column, (State.ACTIVE, State.BLOCKED, State.DEAD))
-    shown_backoff_base = _read_only("backoff_base")
-    shown_backoff_cap = _read_only("backoff_cap")
-    shown_cooldown = _read_only("cooldown")
-    shown_lease_timeout = _read_only("lease_timeout")
-    shown_expire_timeout = _read_only("expire_timeout")
-    shown_poison_retention = _read_only("poison_retention")
     list_select_related = ("dead_queue",)
     list_per_page = 50
     # A queue is deleted on its page, one at a time: the room of the boxes is for numbers.
@@ -130,25 +124,9 @@ class QueueAdmin(StrictLookups):
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ("name", "status")
     form = QueueForm
-    fieldsets = (
+    fieldsets: ClassVar[Any] = (
         (None, {"fields": ("name",)}),
-        (
-            _("Retries"),
-            {
-                "fields": (
-                    "max_attempts",
-                    "unregistered_attempts",
-                    "backoff_base",
-                    "backoff_cap",
-                    "jitter",
-                    "cooldown",
-                    "reason_policies",
-                )
-            },
-        ),
-        (_("Time limits"), {"fields": ("lease_timeout", "expire_timeout")}),
-        (_("Dead messages"), {"fields": ("on_poison", "dead_queue", "poison_retention")}),
-        (_("Streams"), {"fields": ("stream_policy",)}),
+        *((title, {"fields": names}) for title, names in Queue.POLICY_SECTIONS),
     )
 
     class Media:
@@ -163,7 +141,7 @@ class QueueAdmin(StrictLookups):
         return QueueList
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).using(router.db_for_write(Queue))
+        return super().get_queryset(request).using(primary_alias())
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         # Creating a queue needs no excuse; who only looks gives none.
@@ -196,7 +174,7 @@ class QueueAdmin(StrictLookups):
         return seen and request.user.has_perm("deadletter.pause_queue")
 
     def formfield_for_foreignkey(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        kwargs["using"] = router.db_for_write(Queue)
+        kwargs["using"] = primary_alias()
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
@@ -266,7 +244,7 @@ class QueueAdmin(StrictLookups):
         queue = self.get_object(request, object_id) if object_id else None
         if queue is None or request.method != "GET":
             return {}
-        using = router.db_for_write(Queue)
+        using = primary_alias()
         attach_counts([queue], now=clock.now(using), limit=ON_A_PAGE, using=using)
         counts: dict[str, Capped] = queue.counts
         return {
@@ -281,6 +259,10 @@ class QueueAdmin(StrictLookups):
     def _refuse(self, request: HttpRequest, why: str, url: str) -> HttpResponse:
         self.message_user(request, why, messages.ERROR)
         return HttpResponseRedirect(url)
+
+
+for _name, _method in DURATIONS.items():
+    setattr(QueueAdmin, _method, _read_only(_name))
 
 
 def _tries(queue: Queue) -> str:

@@ -9,7 +9,6 @@ from django.db.models.functions import Cast
 from django.template.loader import render_to_string
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import Undecodable
 from ..payload import SIZE_LIMIT, decode
@@ -18,21 +17,6 @@ from ..text import storable_text
 
 #: Bytes of a value on a page; indentation can make it many times its stored size.
 SHOWN_LIMIT = 2 * SIZE_LIMIT
-
-_REASONS = {
-    FailureReason.TRANSPORT_UNAVAILABLE: _("transport unavailable"),
-    FailureReason.HANDLER_EXCEPTION: _("handler exception"),
-    FailureReason.VALIDATION_FAILURE: _("validation failure"),
-    FailureReason.TIMEOUT_EXCEEDED: _("timeout exceeded"),
-    FailureReason.SERIALIZATION_ERROR: _("serialization error"),
-    FailureReason.DEPENDENCY_FAILURE: _("dependency failure"),
-    FailureReason.POISON_MESSAGE: _("poison message"),
-    FailureReason.EXPIRED: _("expired"),
-    FailureReason.UNREGISTERED: _("unregistered"),
-    FailureReason.WORKER_LOST: _("worker lost"),
-    FailureReason.OPERATOR: _("operator"),
-    FailureReason.UNKNOWN: _("unknown"),
-}
 
 
 def show_text(text: str | None, problem: str = "") -> str:
@@ -68,7 +52,7 @@ def last_traceback(row: models.Model) -> str:
 
 
 def reason_name(number: int | None) -> str:
-    return str(_REASONS[FailureReason.read(number)])
+    return str(FailureReason.read(number).label)
 
 
 def moment(value: Any) -> Any:

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db import router
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -18,7 +17,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
-from ..models import Message, PoisonRecord
+from ..models import Message, PoisonRecord, primary_alias
 from ..operations import HeldStream
 from ..operations.streams import COUNTED
 from .confirm import Question, Subject, answered_why, ask, came_from, log_act
@@ -65,7 +64,7 @@ def list_view(model_admin: Any, request: HttpRequest) -> HttpResponse:
         "media": model_admin.media,
         "rows": rows,
         "limit": SHOWN,
-        "now": clock.now(router.db_for_write(Message)),
+        "now": clock.now(primary_alias()),
     }
     request.current_app = site.name
     return TemplateResponse(request, "admin/deadletter/streams.html", context)
@@ -90,7 +89,7 @@ def act_view(model_admin: Any, request: HttpRequest, slug: str, poison_id: int) 
         raise PermissionDenied
     here = reverse("admin:deadletter_streams", current_app=model_admin.admin_site.name)
     back = came_from(request, here)
-    rows = PoisonRecord.objects.using(router.db_for_write(PoisonRecord)).light()
+    rows = PoisonRecord.objects.using(primary_alias()).without_bodies()
     record = rows.filter(pk=poison_id).first()
     if record is None:
         text = gettext("The poison record is gone: somebody else has retried or removed it.")

@@ -6,12 +6,11 @@ from collections.abc import Collection
 from typing import Any
 
 from django.contrib.admin.utils import quote
-from django.db import router
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
-from ..models import Message, PoisonRecord
+from ..models import Message, PoisonRecord, primary_alias
 from ..operations.dead_queues import moved
 
 
@@ -34,7 +33,7 @@ def to_instance(site_name: str, request: HttpRequest, id: str | None) -> str:
 def to_messages(site_name: str, request: HttpRequest, ids: Collection[int]) -> dict[int, str]:
     """Return where these messages are now: in a queue or dead; the others have no page."""
     found: dict[int, str] = {}
-    alias = router.db_for_write(Message)
+    alias = primary_alias()
     if request.user.has_perm("deadletter.view_message"):
         rows = Message.objects.using(alias).filter(pk__in=ids).values_list("pk", flat=True)
         found |= {id: link(site_name, "message_change", id) for id in rows}

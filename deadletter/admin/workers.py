@@ -8,7 +8,6 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db import router
 from django.db.models import DateTimeField, Q, Value
 from django.http import HttpRequest
 from django.template.loader import render_to_string
@@ -17,15 +16,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock
-from ..models import Breaker, WorkerDeath, WorkerProcess
+from ..models import Breaker, WorkerDeath, WorkerProcess, primary_alias
 from ..times import ago
 from .base import ReadOnlyAdmin
 from .error_text import hidden_text
 from .render import show_text
 from .urls import link, to_messages
 
-#: A worker updates its row every five seconds; after this time without an update it is dead.
-ALIVE = timedelta(seconds=30)
 #: Messages of a worker shown in the list; its page shows all that it reported.
 IN_A_LIST = 3
 #: Deaths listed, the latest first.
@@ -78,7 +75,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         return super().changelist_view(request, {**deaths, **(extra_context or {})})
 
     def _deaths(self, request: HttpRequest) -> list[dict[str, Any]]:
-        rows = WorkerDeath.objects.using(router.db_for_write(WorkerDeath)).order_by("-id")
+        rows = WorkerDeath.objects.using(primary_alias()).order_by("-id")
         found = list(rows[:DEATHS])
         told = {death.pk: _held(death) for death in found}
         ids = {entry["id"] for entries in told.values() for entry in entries[:IN_A_LIST]}
@@ -99,7 +96,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("status"))
     def status(self, worker: Any) -> Any:
-        if worker.now - worker.seen_at <= ALIVE:
+        if worker.is_alive(worker.now):
             return _badge("due", gettext("alive"))
         text = gettext("dead, seen %(ago)s") % {"ago": ago(worker.seen_at, worker.now)}
         return _badge("halted", text)
@@ -123,7 +120,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         context = {
             "entries": [self._entry(entry, worker) for entry in entries[:limit]],
             "more": len(entries) - len(entries[:limit]),
-            "dead": worker.now - worker.seen_at > ALIVE,
+            "dead": not worker.is_alive(worker.now),
         }
         return render_to_string("admin/deadletter/running.html", context)
 

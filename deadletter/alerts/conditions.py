@@ -17,7 +17,6 @@ from ..alert_rules import Rule
 from ..lifecycle.internal_queue import PREFIX, QUEUE
 from ..lifecycle.levels import oldest_waiting
 from ..models import Alert, Breaker, Instance, WorkerProcess
-from ..patterns import Served
 from ..text import storable_text
 from .context import (
     COUNTED,
@@ -32,8 +31,6 @@ from .context import (
     sample_error,
 )
 
-#: A worker writes every five seconds that it is alive; one not seen for this long serves nothing.
-ALIVE = timedelta(seconds=30)
 #: How long after its time a breaker counts as closed, if it was not opened again.
 CLOSED_AFTER = timedelta(minutes=5)
 #: Instances that a notice names.
@@ -121,7 +118,7 @@ def halted_streams(context: AlertContext) -> Iterator[Observation]:
     for queue in context.queues:
         if context.rule_for(kind, queue) is None:
             continue
-        records = context.poison(queue).filter(halts=True).order_by("stream", "message_id")
+        records = context.poison(queue).halting().order_by("stream", "message_id")
         rows = list(records.values_list("pk", "stream", "poisoned_at")[: COUNTED + 1])
         if not rows:
             continue
@@ -158,8 +155,7 @@ def unserved_queues(context: AlertContext) -> Iterator[Observation]:
     kind = Alert.Rule.UNSERVED_QUEUE.value
     if not context.policy.of_kind(kind):
         return
-    workers = WorkerProcess.objects.using(context.using).filter(seen_at__gte=context.now - ALIVE)
-    served = Served(workers.values_list("queues", flat=True))
+    served = WorkerProcess.objects.using(context.using).alive(context.now).served()
     for queue, due in _oldest_due(context):
         rule = context.rule_for(kind, queue)
         if rule is not None and queue not in served and context.now - due > rule.after:

@@ -21,7 +21,7 @@ from ..alert_rules import EACH, AlertPolicy, Rule
 from ..lifecycle.dead_queues import as_record, read_original_death
 from ..lifecycle.internal_queue import PREFIX, QUEUE
 from ..models import Message, PoisonRecord, Queue
-from ..patterns import is_pattern, wanted
+from ..patterns import is_pattern, queue_selection
 from ..text import storable_text
 
 #: Counts stop here unless a threshold is higher; more is shown as "10,000+".
@@ -93,7 +93,7 @@ class AlertContext:
             return rules[queue]
         patterns = tuple(name for name in rules if is_pattern(name) and name != EACH)
         is_dead_queue = self._is_dead_queue.get(queue, False) if patterns else False
-        place = wanted(patterns).place(queue, is_dead_queue=is_dead_queue)
+        place = queue_selection(patterns).place(queue, is_dead_queue=is_dead_queue)
         if place is not None:
             return rules[patterns[place]]
         return rules.get(EACH) or rules.get("")
@@ -210,7 +210,7 @@ def newest(records: Any) -> Any:
 
 def samples(records: Any) -> Any:
     """Return poison records without their payloads and with the start of their errors."""
-    rows = records.light().defer("last_error", "verdict")
+    rows = records.without_bodies().defer("last_error", "verdict")
     starts = {"started": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
     return rows.annotate(**starts)
 

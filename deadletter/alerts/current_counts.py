@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError, router
+from django.db import DatabaseError
 from django.utils import translation
 from django.utils.dateparse import parse_datetime
 
@@ -22,7 +22,7 @@ from .. import clock
 from ..alert_rules import AlertPolicy
 from ..conf import get_settings
 from ..logs import event
-from ..models import Alert, Message
+from ..models import Alert, Message, primary_alias
 from ..text import notice_line, storable_text
 from .context import COUNTED, AlertContext, alert_poison
 from .notice import EVENTS, alert_title
@@ -39,7 +39,7 @@ def with_current_counts(notice: dict[str, Any], *, using: str | None) -> dict[st
     policy = get_settings().alerts
     if policy is None or notice["test"]:
         return notice
-    alias = using or router.db_for_write(Alert)
+    alias = primary_alias(using)
     try:
         context = AlertContext(using=alias, now=clock.now(alias), policy=policy)
         with translation.override(settings.LANGUAGE_CODE):
@@ -66,7 +66,7 @@ def left_of(rule: str, subject: str, *, using: str, limit: int = COUNTED) -> int
     if rule not in COUNTING:
         return None
     if rule == _HALTED:
-        halting = alert_poison(using, subject).filter(halts=True).order_by("stream", "message_id")
+        halting = alert_poison(using, subject).halting().order_by("stream", "message_id")
         return len(set(halting.values_list("stream", flat=True)[: limit + 1]))
     return _up_to(_records(using, rule, subject), limit) + _moved(using, rule, subject, limit=limit)
 

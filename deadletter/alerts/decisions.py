@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from django.db import router
-
 from .. import clock, signals
 from ..alert_rules import AlertPolicy
 from ..conf import get_settings
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
-from ..models import Alert, AlertState
+from ..models import Alert, AlertState, primary_alias
 from . import conditions, new_groups
 from .context import AlertContext, Observation
 from .notice import CONTINUES, RAISED, RECOVERED, NoticeItem, announce, describe_alert
@@ -48,7 +46,7 @@ def decide_when_due(*, using: str | None = None) -> Decision | None:
     policy = get_settings().alerts
     if policy is None:
         return None
-    alias = using or router.db_for_write(Alert)
+    alias = primary_alias(using)
     state = AlertState.objects.using(alias).first()
     if state is not None and not _is_due(state, clock.now(alias), policy):
         return None
@@ -64,7 +62,7 @@ def decide(*, using: str | None = None) -> Decision | None:
     policy = get_settings().alerts
     if policy is None:
         return None
-    alias = using or router.db_for_write(Alert)
+    alias = primary_alias(using)
     return in_transaction(lambda tx: _decide(tx, policy, at_once=True), using=alias)
 
 

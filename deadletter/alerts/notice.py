@@ -20,7 +20,6 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db import router
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
@@ -31,7 +30,7 @@ from ..conf import get_settings
 from ..lifecycle import send
 from ..lifecycle.internal_queue import QUEUE, ensure_internal_queue
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Alert, Message
+from ..models import Alert, Message, primary_alias
 from ..payload import accept
 from ..text import notice_block, notice_line, notice_value
 from . import new_groups
@@ -82,7 +81,7 @@ def send_test(*, using: str | None = None) -> list[str]:
     policy = get_settings().alerts
     if policy is None or not policy.channels:
         return []
-    alias = using or router.db_for_write(Alert)
+    alias = primary_alias(using)
     names = [channel.name for channel in policy.channels]
 
     def work(tx: Transaction) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any
 from .. import clock
 from ..alert_rules import EACH
 from ..alerts import decide, send_test
-from ..alerts.conditions import ALIVE
 from ..alerts.context import COUNTED
 from ..alerts.current_counts import left_of
 from ..alerts.notice import pending
@@ -16,7 +15,7 @@ from ..conf import get_settings
 from ..lifecycle.internal_queue import QUEUE
 from ..models import Alert, Queue, WorkerProcess
 from ..operations import matching_queues
-from ..patterns import Served, is_pattern
+from ..patterns import is_pattern
 from .args import add_common, alias, number
 from .output import Screen, usage
 from .text import ago
@@ -152,9 +151,7 @@ def _warn_of_notices(screen: Screen, using: str) -> None:
     waiting = pending(using=using)
     if not waiting:
         return
-    since = clock.now(using) - ALIVE
-    workers = WorkerProcess.objects.using(using).filter(seen_at__gte=since)
-    if QUEUE not in Served(workers.values_list("queues", flat=True)):
+    if QUEUE not in WorkerProcess.objects.using(using).alive(clock.now(using)).served():
         screen.say(
             f"{waiting} notices wait to be delivered and no live worker serves the queue {QUEUE}: "
             f"start one without --queues, or with --queues {QUEUE}"

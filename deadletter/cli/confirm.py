@@ -163,7 +163,7 @@ def on_ids(
     found = find_messages(ids, options) if messages else find_poison(list(ids), options)
     there = {row.pk for row in found}
     if dead_too:
-        dead = PoisonRecord.objects.using(alias(options)).light()
+        dead = PoisonRecord.objects.using(alias(options)).without_bodies()
         records = list(dead.filter(message_id__in=list(ids)[:1_000]))
         found = [*records, *found]
         there |= {record.message_id for record in records}

@@ -112,7 +112,9 @@ def _table(screen: Screen, instances: list[Instance], now: datetime) -> None:
 def _show(screen: Screen, found: Instance, options: dict[str, Any]) -> int:
     using = alias(options)
     events = events_of(found.id, limit=options["limit"], using=using)
-    rows = PoisonRecord.objects.using(using).light().filter(instance=found.id).order_by("-pk")
+    rows = (
+        PoisonRecord.objects.using(using).without_bodies().filter(instance=found.id).order_by("-pk")
+    )
     poison = list(rows[:POISON])
     hide: Callable[[Any], Any] = _as_it_is if options["reveal"] else redact
     content = {key: hide(getattr(found, key)) for key in ("input", "state", "output")}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
+from django.db import models
 from django.db.models import ProtectedError
 
 from ..durations import as_text
 from ..exceptions import UnknownQueue
 from ..models import OnPoison, Queue
+from ..models.fields import SecondsField
 from ..operations import (
     POLICY,
     create_queue,
@@ -36,14 +39,6 @@ from .text import span as shown_span
 
 HELP = "list queues with policy and counts; create, set, pause, resume or delete one"
 _ACTIONS = ("list", "create", "set", "pause", "resume", "delete")
-_DURATIONS = {
-    "backoff_base",
-    "backoff_cap",
-    "cooldown",
-    "lease_timeout",
-    "expire_timeout",
-    "poison_retention",
-}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -222,19 +217,27 @@ def _fields(given: list[str]) -> dict[str, Any]:
     return found
 
 
-def _read(field: str, value: str) -> Any:
+def _read(name: str, value: str) -> Any:
+    """Return the value of a field as its type in the model wants it; "none" or "" is None."""
     if value.lower() in ("none", ""):
         return None
+    field = Queue.policy_fields()[name]
     try:
-        if field in _DURATIONS:
-            return duration(value)
-        if field in ("max_attempts", "unregistered_attempts"):
-            return int(value)
-        if field == "reason_policies":
-            return json.loads(value)
-        return float(value) if field == "jitter" else value
+        for kind, read in _READERS:
+            if isinstance(field, kind):
+                return read(value)
+        return value
     except (ValueError, argparse.ArgumentTypeError) as error:
-        raise usage(f"{field}: {error}") from None
+        raise usage(f"{name}: {error}") from None
+
+
+#: How a value is read, by the class of its field; any other is text.
+_READERS: tuple[tuple[type[models.Field[Any, Any]], Callable[[str], Any]], ...] = (
+    (SecondsField, duration),
+    (models.JSONField, json.loads),
+    (models.IntegerField, int),
+    (models.FloatField, float),
+)
 
 
 def _problems(error: ValidationError) -> str:

@@ -61,7 +61,7 @@ def select(options: dict[str, Any]) -> Selection:
 
 def find_poison(ids: list[int], options: dict[str, Any]) -> list[PoisonRecord]:
     """Return the records of ids that exist, in the order asked for."""
-    rows = PoisonRecord.objects.using(alias(options)).light()
+    rows = PoisonRecord.objects.using(alias(options)).without_bodies()
     found: dict[int, PoisonRecord] = {}
     for first in range(0, len(ids), PIECE):
         found |= {row.pk: row for row in rows.filter(pk__in=ids[first : first + PIECE])}

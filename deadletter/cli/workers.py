@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from .. import clock
@@ -13,8 +13,6 @@ from .output import Screen
 from .text import ago
 
 HELP = "list worker processes: alive or lost, their queues, what they run and hold"
-#: Seconds after which a worker that was not seen counts as lost; it says that it lives every 5.
-ALIVE = 30
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +28,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     now = clock.now(using)
     rows = WorkerProcess.objects.using(using).order_by("name")
     if options["alive"]:
-        rows = rows.filter(seen_at__gte=now - timedelta(seconds=ALIVE))
+        rows = rows.alive(now)
     found = list(rows[: limit + 1])
     if screen.as_json:
         screen.json([worker_object(worker, now) for worker in found[:limit]])
@@ -46,7 +44,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 def worker_object(worker: WorkerProcess, now: datetime) -> dict[str, Any]:
     return {
         "name": worker.name,
-        "alive": _is_alive(worker, now),
+        "alive": worker.is_alive(now),
         "queues": worker.queues,
         "running": worker.running,
         "held": worker.held,
@@ -67,7 +65,7 @@ def _table(screen: Screen, workers: list[WorkerProcess], now: datetime) -> None:
         [
             [
                 worker.name,
-                "alive" if _is_alive(worker, now) else "lost",
+                "alive" if worker.is_alive(now) else "lost",
                 ago(worker.seen_at, now),
                 f"{len(_listed(worker.running))}/{worker.concurrency}",
                 worker.held,
@@ -79,10 +77,6 @@ def _table(screen: Screen, workers: list[WorkerProcess], now: datetime) -> None:
             for worker in workers
         ],
     )
-
-
-def _is_alive(worker: WorkerProcess, now: datetime) -> bool:
-    return bool(now - worker.seen_at <= timedelta(seconds=ALIVE))
 
 
 def _running(worker: WorkerProcess) -> str:

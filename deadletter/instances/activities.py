@@ -42,7 +42,7 @@ def fire_timer(message: Claimed) -> None:
 
 
 def _post_to_instance(tx: Transaction, message: Claimed, event: Event) -> None:
-    instance = Instance.objects.using(tx.using).light().filter(pk=message.instance).first()
+    instance = Instance.objects.using(tx.using).without_bodies().filter(pk=message.instance).first()
     if instance is not None:
         news = event_message(
             instance,

@@ -8,7 +8,6 @@ from time import monotonic, sleep
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import router
 from django.db.models import Q
 
 from ..durations import Duration, as_timedelta
@@ -20,7 +19,7 @@ from ..lifecycle.instances.end import fail_instance
 from ..lifecycle.instances.post import event_message
 from ..lifecycle.instances.rows import lock_instances
 from ..lifecycle.transaction import Stream, Transaction, in_transaction
-from ..models import Instance, InstanceStatus, Message, Queue, stream_of
+from ..models import Instance, InstanceStatus, Message, Queue, primary_alias, stream_of
 from . import names
 from .starts import post_or_refuse
 
@@ -39,7 +38,7 @@ def raise_event(instance: str, name: str, data: Any = None, *, using: str | None
     event = Raised(name=names.name("name", name), data=names.checked("data", data))
 
     def work(tx: Transaction) -> int:
-        found = Instance.objects.using(tx.using).light().filter(pk=id).first()
+        found = Instance.objects.using(tx.using).without_bodies().filter(pk=id).first()
         if found is None or not found.is_running:
             raise InstanceNotRunning(id, None if found is None else found.status)
         return post_or_refuse(tx, event_message(found, event))
@@ -49,7 +48,7 @@ def raise_event(instance: str, name: str, data: Any = None, *, using: str | None
 
 def instance_status(instance: str, *, using: str | None = None) -> Instance | None:
     """Return the row of an instance: status, output, error_details, state; None: no such id."""
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
     return Instance.objects.using(alias).filter(pk=instance).first()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-from django.db import connections, router, transaction
+from django.db import connections, transaction
 
 from .. import forks
 from ..exceptions import DeadletterError, LeaseLost, Undecodable
@@ -25,7 +25,7 @@ from ..lifecycle.instances.log import add_log_entry
 from ..lifecycle.instances.rows import lock_instances, why_stale, why_unwanted
 from ..lifecycle.transaction import Transaction, begin_writing, in_transaction
 from ..logs import event
-from ..models import Damaged, Instance, InstanceLogKind, InstanceStatus, Message
+from ..models import Damaged, Instance, InstanceLogKind, InstanceStatus, primary_alias
 from ..status import Status
 from .decisions import apply_decisions
 from .flows import Flow, highest
@@ -59,7 +59,7 @@ def take_turn(message: Claimed, versions: Mapping[str, Flow], *, using: str | No
     Then the locks are taken in the usual order: the stream, the message, the instance.
     Raises: LeaseLost, UnknownVersion, and what the flow raises; nothing of the turn is stored.
     """
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
     for _ in range(TRIES):
         try:
             with transaction.atomic(using=alias):

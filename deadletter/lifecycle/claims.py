@@ -19,7 +19,7 @@ from .. import crash_points
 from ..durations import Duration, as_timedelta
 from ..failure_policy import Policy
 from ..models import Queue
-from ..patterns import wanted
+from ..patterns import queue_selection
 from . import levels
 from .candidates import OpenClaim, largest_limit
 from .limits import Limits
@@ -139,7 +139,7 @@ def _asked_for(request: ClaimRequest, due: Sequence[Level]) -> Sequence[Level]:
     """Return the levels of the queues asked for: the known levels may include others."""
     if request.queues is None:
         return due
-    place = wanted(tuple(request.queues)).place
+    place = queue_selection(tuple(request.queues)).place
     return [
         level for level in due if place(level.queue, is_dead_queue=level.is_dead_queue) is not None
     ]
@@ -153,7 +153,7 @@ def _places(
         due = levels.shuffled(due)
     # The rows of the queues are read when they are needed: one may have been paused or renamed
     # since its level was found.
-    names = {} if request.queues is None else wanted(tuple(request.queues)).names
+    names = {} if request.queues is None else queue_selection(tuple(request.queues)).names
     for start in range(0, len(due), LEVELS):
         some = due[start : start + LEVELS]
         if tx.is_sqlite:

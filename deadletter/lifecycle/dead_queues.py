@@ -284,7 +284,7 @@ def as_record(row: Message, queue: str) -> PoisonRecord:
 
 
 def _read(tx: Transaction, ids: list[int], *, lock: bool = False) -> dict[int, Message]:
-    rows = Message.objects.using(tx.using).defer("payload", "headers", "history", "error")
+    rows = Message.objects.using(tx.using).without_bodies(keep_death=True)
     rows = rows.order_by("pk").filter(pk__in=ids)
     if lock:
         rows = rows.select_for_update()

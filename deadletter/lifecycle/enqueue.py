@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import connections, router
+from django.db import connections
 
 from .. import clock, crash_points, sql, tracing
 from ..conf import NAME, get_settings
 from ..durations import EARLIEST, LATEST, Duration, as_timedelta, is_readable
 from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
-from ..models import Kind, Message, Queue
+from ..models import Kind, Message, Queue, primary_alias
 from ..models.message import FIRST_PRIORITY, LAST_PRIORITY
 from ..payload import accept, as_stored
 from ..text import short_repr
@@ -67,11 +67,11 @@ def send(
     Raises: MessageRejected (PayloadRejected, UnknownQueue) with nothing stored.
     """
     if (trace := tracing.context()) is not None:
-        headers = tracing.joined(headers, trace)
+        headers = tracing.join_headers(headers, trace)
     item = Outgoing(name, payload, stream, delay, at, expires_in, key, priority, headers)
     limit = get_settings().payload_limit
     values = check_message(item, limit) | {"queue": _name("queue", queue)}
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
     connection = connections[alias]
     params = values | {"now": clock.transaction_time(connection), "writer": writer(connection)}
     while True:
@@ -104,7 +104,7 @@ def send_many(
     trace = tracing.context()
     limit = get_settings().payload_limit
     rows = [check_message(message, limit, trace) for message in messages]
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
 
     def work(tx: Transaction) -> list[int]:
         ids = BulkInsert(alias, lambda: _queue(queue, alias)).insert(rows)
@@ -136,7 +136,7 @@ def check_message(
     if delay is not None and at is not None:
         raise MessageRejected("at", "give either delay or at, not both")
     if trace is not None:
-        headers = tracing.joined(headers, trace)
+        headers = tracing.join_headers(headers, trace)
     return {
         "name": _name("name", name),
         "kind": _MESSAGE,

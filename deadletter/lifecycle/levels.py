@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from time import monotonic
 
-from django.db import OperationalError, connections, router, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, sql
-from ..models import Message
-from ..patterns import Wanted, wanted
+from ..models import primary_alias
+from ..patterns import QueueSelection, queue_selection
 from ..sql.planner import plan_by_index
 from .transaction import Transaction
 from .values import ClaimRequest, Level, Levels
@@ -80,7 +80,7 @@ def read_hint(request: ClaimRequest, *, using: str | None) -> Levels | None:
     Only a hint: the claim decides under the lock. None: there is no hint, because the database is
     not SQLite, the caller has a transaction open or the database is locked.
     """
-    connection = connections[using or router.db_for_write(Message)]
+    connection = connections[primary_alias(using)]
     if connection.vendor != "sqlite" or connection.in_atomic_block:
         return None
     if not connection.get_autocommit():
@@ -117,7 +117,7 @@ def _discover(
     keep: bool,
 ) -> Levels:
     started = monotonic()
-    asked = None if request.queues is None else wanted(tuple(request.queues))
+    asked = None if request.queues is None else queue_selection(tuple(request.queues))
     params = {"now": now, "within": within}
     if asked is None or asked.has_patterns or len(asked.names) > FEW:
         rows = sql.run(connection, "read_levels", params, keep=keep)
@@ -134,7 +134,7 @@ def _discover(
     return Levels(due, read, read - started)
 
 
-def _in_order(levels: Iterable[Level], asked: Wanted) -> list[Level]:
+def _in_order(levels: Iterable[Level], asked: QueueSelection) -> list[Level]:
     """Return the levels that are asked for: in the order given, then by name and priority."""
     places = (
         (asked.place(level.queue, is_dead_queue=level.is_dead_queue), level) for level in levels

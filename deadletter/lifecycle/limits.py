@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 
 from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
 from ..models import Instance, Kind, Message, Queue, WorkerProcess
-from ..patterns import Served
+from ..patterns import ServedQueues
 from ..status import FailureReason
 from .quarantine import MessageDeath, death_by_limit
 from .transaction import Transaction
 
-#: A worker reports every five seconds; one that was not seen for this long serves no queue.
-ALIVE = timedelta(seconds=30)
 #: How long a message beyond its limit of deferrals is still deferred while only other workers
 #: know its name.
 LONGEST_DEFERRAL = timedelta(hours=24)
@@ -174,12 +172,11 @@ class Limits:
         return set(queues.values_list("name", flat=True))
 
     @cached_property
-    def _workers(self) -> list[tuple[Served, Sequence[Any]]]:
+    def _workers(self) -> list[tuple[ServedQueues, Sequence[Any]]]:
         """The queues and handlers of the live workers."""
-        rows = WorkerProcess.objects.using(self.tx.using)
-        alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)
+        alive = WorkerProcess.objects.using(self.tx.using).alive(self.tx.time())
         return [
-            (Served([queues]), handlers)
+            (ServedQueues([queues]), handlers)
             for queues, handlers in alive.values_list("queues", "handlers")
             if isinstance(handlers, list)
         ]

@@ -127,7 +127,7 @@ def _each(
     """Lock streams, then rows in id order; change each message or note why it is refused."""
     ids = list(dict.fromkeys(message_ids))
     streams.lock(tx, ids)
-    rows = Message.objects.using(tx.using).light().select_for_update().order_by("pk")
+    rows = Message.objects.using(tx.using).without_bodies().select_for_update().order_by("pk")
     found = {message.pk: message for message in rows.filter(pk__in=ids)}
     now = tx.time()
     result = ActResult(missing=[id for id in ids if id not in found])

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .. import crash_points, signals
-from ..error_details import HISTORY_LIMIT, cause_of, fingerprint
-from ..failure_policy import Reached
+from ..error_details import HISTORY_LIMIT
+from ..failure_policy import ReachedLimit
+from ..fingerprints import cause_of, fingerprint
 from ..logs import event, flush
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
@@ -46,7 +47,7 @@ class MessageDeath:
     raised: BaseException | None = field(default=None, repr=False, compare=False)
 
 
-def death_by_limit(id: int, reached: Reached, *, attempts: int) -> MessageDeath:
+def death_by_limit(id: int, reached: ReachedLimit, *, attempts: int) -> MessageDeath:
     """Return the death of a message that reached a limit."""
     if reached.count == attempts and reached.reason is None:
         return MessageDeath(id, max_attempts=reached.limit)

@@ -16,14 +16,13 @@ from django.db import (
     OperationalError,
     ProgrammingError,
     connections,
-    router,
     transaction,
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, crash_points, sql
 from ..exceptions import LockNotAvailable
-from ..models import Message
+from ..models import primary_alias
 from ..sql import planner, prepared
 from .counters import Counts
 
@@ -162,7 +161,7 @@ def in_transaction(
     says that nothing else is done in it.
     Raises: LockNotAvailable; nothing was changed, and no lock is left behind.
     """
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
     connection = connections[alias]
     nested = connection.in_atomic_block
     wait = LOCK_WAIT if wait is None else wait

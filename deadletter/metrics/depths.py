@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Min, Q
@@ -14,7 +14,7 @@ from ..lifecycle.levels import oldest_due, priorities, read_levels
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
 from ..operations import depths
 from ..operations.depths import FailedLook, waiting_depths
-from ..patterns import Served
+from ..patterns import ServedQueues
 from ..sql.planner import INDEX_ONLY, by_index
 from ..status import Status
 from .process_counters import OTHER
@@ -27,8 +27,6 @@ TOLD_APART = depths.LOOK
 BANDS = ((0, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 9), (10, None))
 #: Attempts after which a failed message is a candidate for poison.
 CANDIDATE = 10
-#: Seconds after which a worker that was not seen no longer counts as alive; it says so every 5.
-ALIVE = 30
 
 
 @dataclass
@@ -72,13 +70,13 @@ def read_depths(using: str) -> Depths:
 
 def _read_depths(using: str) -> Depths:
     now = clock.now(using)
-    alive = WorkerProcess.objects.using(using).filter(seen_at__gte=now - timedelta(seconds=ALIVE))
+    alive = WorkerProcess.objects.using(using).alive(now)
     served = list(alive.values_list("queues", flat=True))
     breakers = (
         Breaker.objects.using(using).open(now).order_by("name").values_list("name", flat=True)
     )
     stuck = _count(Instance.objects.using(using).stuck())
-    serving = Served(served)
+    serving = ServedQueues(served)
     found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
     found.attempts, found.candidates = _attempts(using)
     queues = Queue.objects.using(using).order_by("name")
@@ -180,5 +178,5 @@ def _label(low: int, high: int | None) -> str:
 
 def _halted(queue: Queue, using: str) -> int:
     """Count streams that stand still until an operator acts."""
-    halting = PoisonRecord.objects.using(using).filter(queue=queue.name, halts=True)
+    halting = PoisonRecord.objects.using(using).halting().filter(queue=queue.name)
     return int(halting.order_by().values("stream").distinct()[:CAP].count())

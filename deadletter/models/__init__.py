@@ -15,6 +15,7 @@ from .instance import (
 )
 from .message import Kind, Message, State
 from .poison import PoisonRecord
+from .primary import primary_alias
 from .queue import OnPoison, Queue, StreamPolicy
 from .worker import Breaker, WorkerDeath, WorkerProcess
 
@@ -43,5 +44,6 @@ __all__ = [
     "StreamPolicy",
     "WorkerDeath",
     "WorkerProcess",
+    "primary_alias",
     "stream_of",
 ]

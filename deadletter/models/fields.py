@@ -15,15 +15,18 @@ from ..durations import EARLIEST, LATEST, as_text, as_timedelta
 from ..exceptions import Undecodable
 from ..failure_policy import as_json
 from ..payload import decode
+from ..status import FailureReason
 
 if TYPE_CHECKING:  # the classes are generic to the type checker only
     _DurationField = models.DurationField[Any, Any]
     _TextField = models.TextField[Any, Any]
     _DateTimeField = models.DateTimeField[Any, Any]
     _JSONField = models.JSONField[Any, Any]
+    _PositiveSmallIntegerField = models.PositiveSmallIntegerField[Any, Any]
 else:
     _DurationField, _TextField = models.DurationField, models.TextField
     _DateTimeField, _JSONField = models.DateTimeField, models.JSONField
+    _PositiveSmallIntegerField = models.PositiveSmallIntegerField
 
 
 class SecondsField(_DurationField):
@@ -99,6 +102,40 @@ class ReasonPoliciesField(ReadableJSONField):
             # Not "invalid": forms have a text of their own for that.
             raise ValidationError(str(error), code="reason_policies") from None
         return super().clean(value, model_instance)
+
+
+class FailureReasonField(_PositiveSmallIntegerField):
+    """
+    The number of a FailureReason; its choices are the members of the enumeration.
+
+    A new reason needs no migration: choices have no effect on the column, so migrations always see
+    the choices of the first one.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "choices": FailureReason.choices})
+
+    def deconstruct(self) -> Any:
+        name, _path, args, kwargs = super().deconstruct()
+        kwargs["choices"] = _REASONS_IN_MIGRATIONS
+        return name, "django.db.models.PositiveSmallIntegerField", args, kwargs
+
+
+#: The choices as migration 0001 has them. New reasons are not added here.
+_REASONS_IN_MIGRATIONS = [
+    (1, "transport unavailable"),
+    (2, "handler exception"),
+    (3, "validation failure"),
+    (4, "timeout exceeded"),
+    (5, "serialization error"),
+    (6, "dependency failure"),
+    (7, "poison message"),
+    (8, "expired"),
+    (9, "unregistered"),
+    (10, "worker lost"),
+    (11, "operator"),
+    (99, "unknown"),
+]
 
 
 class MomentField(_DateTimeField):

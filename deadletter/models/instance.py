@@ -27,9 +27,13 @@ class InstanceStatus(models.TextChoices):
 
 
 class InstanceQuerySet(models.QuerySet["Instance"]):
-    def light(self) -> InstanceQuerySet:
-        """Leave out what lists never show and what may be large."""
+    def without_bodies(self) -> InstanceQuerySet:
+        """Leave out the columns that may be large and that no list shows."""
         return self.defer("input", "state", "output", "inbox", "history")
+
+    def short_columns(self) -> InstanceQuerySet:
+        """Leave out bodies, the error, and what the instance waits for."""
+        return self.without_bodies().defer("error", "pending")
 
     def stuck(self) -> InstanceQuerySet:
         """Narrow to those that run and wait for what was lost, as the last sweep found them."""

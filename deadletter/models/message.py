@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from .. import clock
-from ..status import FailureReason, Status
-from .fields import JSONFact, JSONTextField, MomentField, ReadableJSONField
+from ..status import Status
+from .fields import FailureReasonField, JSONFact, JSONTextField, MomentField, ReadableJSONField
 from .queue import Queue
 
 #: The range of priorities: what has the lowest number is claimed first.
@@ -42,9 +42,6 @@ class State(models.TextChoices):
     DEAD = "dead", _("dead")
 
 
-REASONS = [(reason.value, reason.name.replace("_", " ").lower()) for reason in FailureReason]
-
-
 class MessageQuerySet(models.QuerySet["Message"]):
     def in_state(self, state: str, now: datetime | None = None) -> MessageQuerySet:
         """Narrow to one of the states people see."""
@@ -63,9 +60,14 @@ class MessageQuerySet(models.QuerySet["Message"]):
             return marked.filter(waiting, failed_bit=0)
         raise ValueError(f"{state!r} is not a state of a message")
 
-    def light(self) -> MessageQuerySet:
-        """Leave out what lists never show and what may be large or damaged."""
-        return self.defer("payload", "headers", "history", "error", "death")
+    def without_bodies(self, *, keep_death: bool = False) -> MessageQuerySet:
+        """
+        Leave out the columns that may be large or damaged and that no list shows.
+
+        `keep_death`: read `death`, which says where and why a message in a dead queue died.
+        """
+        rows = self.defer("payload", "headers", "history", "error")
+        return rows if keep_death else rows.defer("death")
 
     def with_error_start(self) -> MessageQuerySet:
         """Add `error_start`: as much of the error as a line of a list has room for."""
@@ -109,9 +111,7 @@ class Message(models.Model):
     worker = models.CharField(_("worker"), max_length=200, null=True, blank=True)
     released_at = MomentField(_("released at"), null=True, blank=True)
     expires_at = MomentField(_("expires at"), null=True, blank=True)
-    failure_reason = models.PositiveSmallIntegerField(
-        _("failure reason"), choices=REASONS, null=True, blank=True
-    )
+    failure_reason = FailureReasonField(_("failure reason"), null=True, blank=True)
     error = models.TextField(_("error"), null=True, blank=True)
     history = models.JSONField(_("history"), default=list, db_default=[], blank=True)
     #: Failures by reason since the last retry by a person or the last stage: {"2": 3}.

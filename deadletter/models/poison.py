@@ -17,14 +17,22 @@ from ..error_details import (
     Plain,
 )
 from ..status import FailureReason
-from .fields import Damaged, JSONFact, JSONTextField, MomentField
-from .message import REASONS, Kind
+from .fields import Damaged, FailureReasonField, JSONFact, JSONTextField, MomentField
+from .message import Kind
 
 
 class PoisonQuerySet(models.QuerySet["PoisonRecord"]):
-    def light(self) -> PoisonQuerySet:
-        """Leave out what lists never show and what may be large or damaged."""
+    def without_bodies(self) -> PoisonQuerySet:
+        """Leave out the columns that may be large or damaged and that no list shows."""
         return self.defer("payload", "headers", "history", "death")
+
+    def short_columns(self) -> PoisonQuerySet:
+        """Leave out bodies and error texts."""
+        return self.without_bodies().defer("last_error", "verdict")
+
+    def halting(self) -> PoisonQuerySet:
+        """Narrow to records that halt their stream."""
+        return self.filter(halts=True)
 
 
 class PoisonRecord(models.Model):
@@ -48,11 +56,9 @@ class PoisonRecord(models.Model):
     attempts = models.PositiveIntegerField(_("attempts"))
     max_attempts = models.PositiveIntegerField(_("max attempts"), null=True)
     fence = models.BigIntegerField(_("fence"), default=0)
-    reason = models.PositiveSmallIntegerField(_("reason"), choices=REASONS)
+    reason = FailureReasonField(_("reason"))
     verdict = models.TextField(_("verdict"))
-    last_failure_reason = models.PositiveSmallIntegerField(
-        _("last failure reason"), choices=REASONS, null=True
-    )
+    last_failure_reason = FailureReasonField(_("last failure reason"), null=True)
     last_error = models.TextField(_("last error"), null=True)
     history = models.JSONField(_("history"), default=list)
     fingerprint = models.CharField(_("fingerprint"), max_length=16)
@@ -150,7 +156,7 @@ class PoisonRecord(models.Model):
     @property
     def is_unknown(self) -> bool:
         """Whether no worker knew its name: `attempts` then counts deferrals, none was a try."""
-        return self.reason == FailureReason.UNREGISTERED
+        return bool(self.reason == FailureReason.UNREGISTERED)
 
     @property
     def error_details(self) -> ErrorDetails:

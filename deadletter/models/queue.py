@@ -19,6 +19,7 @@ from ..backoff import Backoff
 from ..conf import NAME
 from ..failure_policy import MOST_ATTEMPTS
 from .fields import ReasonPoliciesField, SecondsField
+from .primary import primary_alias
 
 #: An edit has changed the stream policies of queues: sent in its transaction, with `using` and the
 #: `ids` of the queues. The lifecycle wakes what the edit frees.
@@ -91,16 +92,6 @@ class Queue(models.Model):
             "Empty: as often as max attempts."
         ),
     )
-    reason_policies = ReasonPoliciesField(
-        _("policies by reason"),
-        default=dict,
-        db_default={},
-        blank=True,
-        help_text=_(
-            "What differs for one failure reason, for example "
-            '{"TRANSPORT_UNAVAILABLE": {"max_attempts": 20, "backoff_base": 5}}.'
-        ),
-    )
     backoff_base = SecondsField(_("backoff base"), default=timedelta(seconds=30))
     backoff_cap = SecondsField(_("backoff cap"), default=timedelta(hours=1))
     jitter = models.FloatField(
@@ -114,6 +105,16 @@ class Queue(models.Model):
         null=True,
         blank=True,
         help_text=_("A fixed delay instead of the exponential one."),
+    )
+    reason_policies = ReasonPoliciesField(
+        _("policies by reason"),
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text=_(
+            "What differs for one failure reason, for example "
+            '{"TRANSPORT_UNAVAILABLE": {"max_attempts": 20, "backoff_base": 5}}.'
+        ),
     )
     lease_timeout = SecondsField(_("lease timeout"), default=timedelta(seconds=60))
     expire_timeout = SecondsField(
@@ -143,6 +144,27 @@ class Queue(models.Model):
         help_text=_("Poison records older than this are removed by the sweep. Empty: kept."),
     )
     paused = models.BooleanField(_("paused"), default=False)
+
+    #: Fields that are not part of the policy; all others are.
+    NOT_POLICY = ("id", "name", "paused")
+    #: The sections of the form. Each field of the policy is in one of them.
+    POLICY_SECTIONS = (
+        (
+            _("Retries"),
+            (
+                "max_attempts",
+                "unregistered_attempts",
+                "backoff_base",
+                "backoff_cap",
+                "jitter",
+                "cooldown",
+                "reason_policies",
+            ),
+        ),
+        (_("Time limits"), ("lease_timeout", "expire_timeout")),
+        (_("Dead messages"), ("on_poison", "dead_queue", "poison_retention")),
+        (_("Streams"), ("stream_policy",)),
+    )
 
     objects = QueueQuerySet.as_manager()
 
@@ -191,6 +213,16 @@ class Queue(models.Model):
         problems = self._dead_queue_problems() | self._halt_problems() | self._number_problems()
         if problems:
             raise ValidationError(problems)
+
+    @classmethod
+    def policy_fields(cls) -> dict[str, models.Field[Any, Any]]:
+        """
+        Return the fields of the policy by name, in the order people are shown them.
+
+        The form, the command line, `operations` and the system checks derive from this list.
+        """
+        fields = cls._meta.concrete_fields
+        return {field.name: field for field in fields if field.name not in cls.NOT_POLICY}
 
     def backoff(self) -> Backoff:
         return Backoff(base=self.backoff_base, cap=self.backoff_cap, jitter=self.jitter)
@@ -261,7 +293,7 @@ class Queue(models.Model):
         return found
 
     def _alias(self) -> str:
-        return self._state.db or router.db_for_write(Queue)
+        return primary_alias(self._state.db)
 
 
 def _names_dead_queue(policy: Mapping[str, Any]) -> bool:

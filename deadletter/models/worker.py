@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from ..patterns import ServedQueues
 from .fields import MomentField, ReadableJSONField
+
+#: A worker writes every five seconds that it is alive; one not seen for this long counts as lost.
+ALIVE = timedelta(seconds=30)
+
+
+class WorkerQuerySet(models.QuerySet["WorkerProcess"]):
+    def alive(self, now: datetime) -> WorkerQuerySet:
+        """Narrow to workers that were seen in the last 30 seconds."""
+        return self.filter(seen_at__gte=now - ALIVE)
+
+    def served(self) -> ServedQueues:
+        """Return the queues that these workers serve; `name in ...` understands patterns."""
+        return ServedQueues(self.values_list("queues", flat=True))
 
 
 class WorkerProcess(models.Model):
@@ -30,6 +44,8 @@ class WorkerProcess(models.Model):
     started_at = MomentField(_("started at"))
     seen_at = MomentField(_("seen at"))
 
+    objects: ClassVar[WorkerQuerySet] = WorkerQuerySet.as_manager()  # type: ignore[assignment]
+
     class Meta:
         db_table = "deadletter_worker"
         verbose_name = _("worker")
@@ -38,6 +54,10 @@ class WorkerProcess(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def is_alive(self, now: datetime) -> bool:
+        """Return True if the worker was seen in the last 30 seconds."""
+        return bool(now - self.seen_at <= ALIVE)
 
 
 class WorkerDeath(models.Model):

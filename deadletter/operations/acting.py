@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-from django.db import router
-
 from ..exceptions import LockNotAvailable
 from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import AuditEntry, PoisonRecord
+from ..models import AuditEntry, PoisonRecord, primary_alias
 from ..text import short_repr
 from . import audit
 
@@ -112,6 +110,5 @@ def several(ids: int | Iterable[int]) -> list[int]:
     return cast(list[int], found)
 
 
-def alias_of(using: str | None) -> str:
-    # Decisions are made from the primary: a replica may show what is already gone.
-    return using or router.db_for_write(PoisonRecord)
+#: The name of `primary_alias` in this package.
+alias_of = primary_alias

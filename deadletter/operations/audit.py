@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import router
 from django.db.models import F
 
 from ..lifecycle.transaction import Transaction
-from ..models import Act, AuditedMessage, AuditEntry, PoisonRecord
+from ..models import Act, AuditedMessage, AuditEntry, PoisonRecord, primary_alias
 from ..text import storable_text
 from .retry_outcomes import settle_rows
 
@@ -87,7 +86,7 @@ def of_ids(ids: Sequence[int]) -> dict[str, Any]:
 
 def trail(message_id: int, *, using: str | None = None) -> list[AuditedMessage]:
     """Return what people did to a message, newest first."""
-    alias = using or router.db_for_write(AuditedMessage)
+    alias = primary_alias(using)
     rows = AuditedMessage.objects.using(alias).filter(message_id=message_id)
     large = [f"entry__{name}" for name in AuditEntry.LARGE]
     found = list(rows.select_related("entry").defer(*large).order_by("-id")[:100])

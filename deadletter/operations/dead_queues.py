@@ -55,7 +55,7 @@ class DeadQueueFilter:
 
     def messages(self, using: str) -> Any:
         """Return the messages that were moved there, oldest first, without their payloads."""
-        rows = Message.objects.using(using).light().select_related("queue").order_by("pk")
+        rows = Message.objects.using(using).without_bodies().select_related("queue").order_by("pk")
         rows = rows.filter(queue__name=self.dead_queue, source_id__isnull=False, origin=None)
         if self.name is not None:
             rows = rows.filter(name=self.name)

@@ -60,7 +60,7 @@ class PoisonFilter:
 
     def records(self, using: str) -> PoisonQuerySet:
         """Return the matching records, oldest first, without their payloads."""
-        rows = PoisonRecord.objects.using(using).light().order_by("pk")
+        rows = PoisonRecord.objects.using(using).without_bodies().order_by("pk")
         for key in ("name", "kind", "instance", "fingerprint", "exception", "stream"):
             if (value := getattr(self, key)) is not None:
                 rows = rows.filter(**{key: value})

@@ -87,7 +87,7 @@ def get_group(fingerprint: str, *, using: str | None = None) -> Group | None:
         min(time[0] for time in ends),
         max(time[0] for time in ends),
         rows.values("pk")[: COUNTED + 1].count(),
-        rows.filter(halts=True).values("pk")[: CELL + 1].count(),
+        rows.halting().values("pk")[: CELL + 1].count(),
         record and record[1],
         buried.values("pk")[: COUNTED + 1].count(),
         message and message[1],
@@ -127,7 +127,7 @@ Place = tuple[int | None, int | None]
 
 def read_samples(places: Sequence[Place], alias: str) -> dict[Place, Sample]:
     """Read what stands for groups, with the beginnings of the errors: of two, what died last."""
-    rows: Any = PoisonRecord.objects.using(alias).light().defer("last_error", "verdict")
+    rows: Any = PoisonRecord.objects.using(alias).short_columns()
     starts = {"error": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
     records = rows.filter(pk__in=[id for id, _ in places if id]).annotate(**starts)
     samples = {
@@ -154,7 +154,7 @@ def read_samples(places: Sequence[Place], alias: str) -> dict[Place, Sample]:
 
 def read_buried_samples(ids: Sequence[int], alias: str) -> dict[int, Sample]:
     """Read messages of dead queues as samples, by their ids there."""
-    rows: Any = Message.objects.using(alias).defer("payload", "headers", "history", "error")
+    rows: Any = Message.objects.using(alias).without_bodies(keep_death=True)
     found = {}
     for message in rows.filter(pk__in=ids).annotate(start=Left("error", SAMPLE)):
         burial = read_original_death(message)

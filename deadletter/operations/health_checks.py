@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connections, router, transaction
+from django.db import connections, transaction
 from django.db.utils import Error as DatabaseError
 from django.db.utils import InterfaceError, OperationalError
 
@@ -16,8 +16,8 @@ from .. import clock
 from ..durations import Duration, as_timedelta
 from ..lifecycle.levels import oldest_due, read_levels, to_be_served
 from ..lifecycle.values import Level
-from ..models import Message, PoisonRecord, WorkerProcess
-from ..patterns import Served
+from ..models import Message, PoisonRecord, WorkerProcess, primary_alias
+from ..patterns import ServedQueues
 from .deadline import within
 
 #: Deaths are counted up to the limit that was given, or up to this.
@@ -82,7 +82,7 @@ def health(
     within that time, also when the database gives none. Raises nothing because it is away.
     """
     asked = _Question(
-        alias=using or router.db_for_write(WorkerProcess),
+        alias=primary_alias(using),
         max_age=as_timedelta(max_age, field="max_age"),
         max_wait=None if max_wait is None else as_timedelta(max_wait, field="max_wait"),
         max_poison=max_poison,
@@ -152,7 +152,7 @@ def _limited(alias: str, seconds: float | None) -> Iterator[None]:
         yield
 
 
-def _look_for_workers(asked: _Question, now: datetime, found: Health) -> Served:
+def _look_for_workers(asked: _Question, now: datetime, found: Health) -> ServedQueues:
     """Return which queues the live workers serve."""
     rows = WorkerProcess.objects.using(asked.alias).filter(seen_at__gte=now - asked.max_age)
     if asked.host is not None:
@@ -174,11 +174,11 @@ def _look_for_workers(asked: _Question, now: datetime, found: Health) -> Served:
             f"{len(found.workers)} worker(s){asked.wanted} seen in the last "
             f"{asked.max_age.total_seconds():g} s, fewer than {asked.min_workers}"
         )
-    return Served(served)
+    return ServedQueues(served)
 
 
 def _look_at_queues(
-    asked: _Question, now: datetime, found: Health, served: Served, levels: list[Level]
+    asked: _Question, now: datetime, found: Health, served: ServedQueues, levels: list[Level]
 ) -> None:
     """Name queues with work that nobody takes: one index probe for each level that exists."""
     for name, since in oldest_due(to_be_served(levels), now=now).items():

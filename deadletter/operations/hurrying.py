@@ -54,7 +54,7 @@ class MessageFilter:
         if state == State.FAILED:
             # Implied by the bit, and unlike it known to an index.
             given["status__gte"] = int(Status.FAILED)
-        rows = Message.objects.using(using).light().select_related("queue").order_by("pk")
+        rows = Message.objects.using(using).without_bodies().select_related("queue").order_by("pk")
         return rows.in_state(state, clock.now(using)).filter(**given)
 
 

@@ -56,7 +56,7 @@ def list_instances(
 
     The status "stuck" means running and waiting for what was lost, as the last sweep found it.
     """
-    rows = Instance.objects.using(alias_of(using)).light().order_by("-updated_at", "-pk")
+    rows = Instance.objects.using(alias_of(using)).without_bodies().order_by("-updated_at", "-pk")
     return list(narrowed(rows, status=status, name=name)[:limit])
 
 
@@ -99,7 +99,7 @@ def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
     if record.instance is None:
         return Effect(None)
     alias = alias_of(using)
-    owner = Instance.objects.using(alias).light().filter(pk=record.instance).first()
+    owner = Instance.objects.using(alias).without_bodies().filter(pk=record.instance).first()
     failed_it = owner is not None and on_retry.has_failed(record, owner)
     plan = on_retry.preview_retry(record, using=alias, now=clock.now(alias))
     if isinstance(plan, str):

@@ -50,7 +50,7 @@ def whereabouts(message_id: int, *, using: str | None = None) -> tuple[str, int]
     record = PoisonRecord.objects.using(alias).filter(message_id=message_id)
     if (poison_id := record.values_list("pk", flat=True).first()) is not None:
         return State.DEAD, poison_id
-    message = Message.objects.using(alias).light().filter(pk=message_id).first()
+    message = Message.objects.using(alias).without_bodies().filter(pk=message_id).first()
     return None if message is None else (message.state(clock.now(alias)), 0)
 
 

@@ -29,7 +29,7 @@ def preview(wanted: PoisonFilter, *, limit: int | None = None, using: str | None
     alias = alias_of(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
     rows = fixed.records(alias)
-    halting = rows.filter(halts=True).order_by().values("pk")
+    halting = rows.halting().order_by().values("pk")
     return Preview(
         wanted=fixed,
         count=rows.order_by().values("pk")[:limit].count(),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..exceptions import UnknownQueue
 from ..models import PoisonRecord, Queue
-from ..patterns import is_pattern, wanted
+from ..patterns import is_pattern, queue_selection
 from .acting import alias_of
 
 
@@ -26,7 +26,7 @@ def matching_queues(name: str, *, or_poison: bool = False, using: str | None = N
     queues = dict(rows.named_and_dead())
     if or_poison:
         queues = dict.fromkeys(_with_poison(alias), False) | queues
-    return wanted((name,)).choose(queues.items())
+    return queue_selection((name,)).choose(queues.items())
 
 
 def require_queue(

@@ -20,21 +20,7 @@ from .acting import alias_of
 from .queue_names import matching_queues
 
 #: The fields of a policy, in the order people are shown them.
-POLICY = (
-    "max_attempts",
-    "unregistered_attempts",
-    "backoff_base",
-    "backoff_cap",
-    "jitter",
-    "cooldown",
-    "reason_policies",
-    "lease_timeout",
-    "expire_timeout",
-    "on_poison",
-    "dead_queue",
-    "stream_policy",
-    "poison_retention",
-)
+POLICY = tuple(Queue.policy_fields())
 
 
 def create_queue(

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from django.db import router
 from django.db.models import Exists, OuterRef
 
-from ..models import Act, AuditedMessage, AuditEntry, Message
+from ..models import Act, AuditedMessage, AuditEntry, Message, primary_alias
 from ..sql.planner import by_index
 
 #: Open rows of all entries that are looked at, oldest first.
@@ -54,7 +53,7 @@ def attach_outcomes(entries: Iterable[AuditEntry], *, using: str | None = None) 
     A sweep that commits between the read of the entries and that of the rows moves numbers from
     one to the other: the entries are read again, and when they changed, so is everything.
     """
-    alias = using or router.db_for_write(AuditedMessage)
+    alias = primary_alias(using)
     found = list(entries)
     unsettled = [entry for entry in found if entry.act == Act.RETRY and entry.open]
     for _ in range(_TRIES):
@@ -121,7 +120,7 @@ class _Look:
 
 def settle_rows(rows: Sequence[AuditedMessage], *, using: str | None = None) -> None:
     """Give rows that are still open the outcome the sweep would give them; nothing is stored."""
-    alias = using or router.db_for_write(AuditedMessage)
+    alias = primary_alias(using)
     completed = _completed(alias, [row.pk for row in rows if row.is_open and not row.outcome])
     for row in rows:
         if row.pk in completed:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import router
 from django.db.models import Sum
 
 from .. import clock
-from ..models import Count, Span
+from ..models import Count, Span, primary_alias
 from ..status import FailureReason
 
 #: What is added up. Each costs time: a busy week is hundreds of thousands of rows.
@@ -100,7 +99,7 @@ def read_series(
     Every span of time is kept at exactly one level, so all levels are summed. A row longer than a
     step belongs to the step in which it begins.
     """
-    alias = _alias(using)
+    alias = primary_alias(using)
     now = now or clock.now(alias)
     starts = window.starts(now)
     points = tuple(Point(at, at + window.step) for at in starts)
@@ -118,7 +117,7 @@ def read_series(
 
 def read_rates(*, now: datetime | None = None, using: str | None = None) -> dict[str, Rates]:
     """Say per queue how much happens in a minute, from the last few; silent queues are left out."""
-    alias = _alias(using)
+    alias = primary_alias(using)
     now = now or clock.now(alias)
     start = rates_since(now)
     minutes = (now - start) / _MINUTE
@@ -153,7 +152,3 @@ def _add(point: Point, reason: int, values: Sequence[int]) -> None:
     if failed:
         found = FailureReason.read(reason)
         point.reasons[found] = point.reasons.get(found, 0) + failed
-
-
-def _alias(using: str | None) -> str:
-    return using or router.db_for_write(Count)

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import router
 from django.db.models import Count, F, Max, Min, Q
 
 from .. import clock
-from ..models import Breaker, Instance, Message, PoisonRecord, Queue
+from ..models import Breaker, Instance, Message, PoisonRecord, Queue, primary_alias
 from ..status import FailureReason, Status
 from .queue_names import matching_queues
 
@@ -68,7 +67,7 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
     `queue`: only of this queue, or of those that a pattern matches; instances and breakers are
     of no queue, and are counted all the same.
     """
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
     now = clock.now(alias)
     messages: Any = Message.objects.using(alias).alias(bit=_FAILED_BIT)
     poison: Any = PoisonRecord.objects.using(alias)
@@ -109,8 +108,8 @@ def poison_candidates(
     attempts: int = 10, *, limit: int | None = None, using: str | None = None
 ) -> list[Message]:
     """List failed messages that were tried this often and wait for another try, worst first."""
-    alias = using or router.db_for_write(Message)
-    rows = _candidates(alias, attempts).light().with_error_start().select_related("queue")
+    alias = primary_alias(using)
+    rows = _candidates(alias, attempts).without_bodies().with_error_start().select_related("queue")
     return list(rows.order_by("-attempts", "created_at", "pk")[:limit])
 
 

@@ -67,7 +67,7 @@ def get_stream(queue: str, stream: str, *, using: str | None = None) -> HeldStre
 
 
 def _halted(alias: str, limit: int) -> list[HeldStream]:
-    rows = PoisonRecord.objects.using(alias).filter(halts=True)
+    rows = PoisonRecord.objects.using(alias).halting()
     pairs = rows.order_by("queue", "stream").values_list("queue", "stream").distinct()[:limit]
     queues = {queue.name: queue for queue in Queue.objects.using(alias).all()}
     now = clock.now(alias)
@@ -91,7 +91,7 @@ def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | 
     # Between itself and itself, and in the order of the indexes of streams: see sql/__init__.py.
     messages = (
         Message.objects.using(alias)
-        .light()
+        .without_bodies()
         .filter(queue=queue, stream__gte=stream, stream__lte=stream)
         .order_by("queue_id", "stream", "pk")
     )
@@ -99,8 +99,9 @@ def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | 
     first = parked.first()
     halts = (
         PoisonRecord.objects.using(alias)
-        .light()
-        .filter(halts=True, queue=queue.name, stream=stream)
+        .without_bodies()
+        .halting()
+        .filter(queue=queue.name, stream=stream)
     )
     halt = halts.order_by("message_id").first()
     if first is None and halt is None:

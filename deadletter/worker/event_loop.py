@@ -109,7 +109,7 @@ class EventLoop:
         handler = admit(message, self._handlers)
         if isinstance(handler, Failure):
             return handler
-        with tracing.processing(message):
+        with tracing.execution_span(message):
             return await self._handle(item, handler)
 
     async def _handle(self, item: InFlightMessage, handler: Handler) -> Report | Release:

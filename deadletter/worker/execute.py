@@ -14,7 +14,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 
 from .. import crash_points, forks, tracing
-from ..error_details import describe
+from ..descriptions import describe
 from ..exceptions import LeaseLost, Undecodable
 from ..instance_events import read_event
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
@@ -77,9 +77,9 @@ def execute(
     handler = admit(message, handlers)
     if isinstance(handler, Failure):
         return handler
-    if not tracing.is_on():
+    if not tracing.is_enabled():
         return _run(message, handler, using, caller)
-    with tracing.processing(message):
+    with tracing.execution_span(message):
         return _run(message, handler, using, caller)
 
 
@@ -99,7 +99,7 @@ def _run(
             if result is not None:
                 result = context.run(_finish, result)
     except _LostInCommit as lost:
-        tracing.failed(describe(lost))
+        tracing.mark_failed(describe(lost))
         return Overtaken(message.id)
     except UnknownVersion as unknown:
         _after_message(caller)
@@ -279,7 +279,7 @@ def finish(
     try:
         finish_activity(message, result, using=using)
     except LeaseLost as lost:
-        tracing.failed(describe(lost))
+        tracing.mark_failed(describe(lost))
         return Overtaken(message.id)
     except Exception as error:  # noqa: BLE001 - the failure of a message
         return handler_failure(message, handler, error, before)

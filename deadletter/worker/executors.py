@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 
 from .. import crash_points
-from ..error_details import describe
+from ..descriptions import describe
 from ..lifecycle import Failure, Release
 from ..logs import crash
 from .event_loop import EventLoop

@@ -21,7 +21,7 @@ from django.db import InterfaceError, OperationalError
 from .. import tracing
 from ..backoff import UNDECODABLE
 from ..conf import get_settings
-from ..error_details import describe
+from ..descriptions import describe
 from ..exceptions import MessageRejected, Permanent, Retry, Undecodable
 from ..failure_policy import Policy
 from ..lifecycle import Claimed, Failure, Outcome, Scheduled
@@ -51,7 +51,7 @@ def handler_failure(
         error=described.text,
         exc_info=error if is_detailed() else None,
     )
-    tracing.failed(described)
+    tracing.mark_failed(described)
     return Failure(
         message.id,
         error=described.text,

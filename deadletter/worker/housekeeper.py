@@ -23,7 +23,7 @@ from ..lifecycle import sweep
 from ..lifecycle.transaction import bounded
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
-from ..patterns import is_pattern, wanted
+from ..patterns import is_pattern, queue_selection
 from . import connection_pools
 from .breaker import Breakers
 from .crash_ledger import Phase
@@ -105,7 +105,7 @@ class Housekeeper(threading.Thread):
         if self._options.queues is None:
             self._names = [name for name, is_dead_queue in queues if not is_dead_queue]
         else:
-            self._names = wanted(tuple(self._options.queues)).choose(queues)
+            self._names = queue_selection(tuple(self._options.queues)).choose(queues)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -162,7 +162,7 @@ class Leases:
             return
         message, handler = item.message, item.handler
         seconds = handler.seconds if handler else None
-        with tracing.resumed(message):
+        with tracing.resume_span(message):
             report = handler_failure(message, handler, TookTooLong(seconds), item.before)
         if not self._executors.give_up(item, report):
             return

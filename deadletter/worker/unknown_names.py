@@ -11,7 +11,7 @@ import difflib
 import logging
 from collections.abc import Iterable
 
-from ..error_details import describe
+from ..descriptions import describe
 from ..instances import flows
 from ..logs import event
 from .registry import discover, registry

@@ -18,7 +18,8 @@ from django.urls import reverse
 from deadletter import FailureReason, lifecycle, operations, send, start
 from deadletter.admin.error_text import exception_of
 from deadletter.admin.poison.tracebacks import places
-from deadletter.error_details import ErrorDetails, describe
+from deadletter.descriptions import describe
+from deadletter.error_details import ErrorDetails
 from deadletter.lifecycle import Failure
 from deadletter.models import (
     Alert,

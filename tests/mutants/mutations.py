@@ -305,8 +305,8 @@ def _unregistered() -> Iterator[Mutation]:
         ),
         (
             "put off for a worker that is gone",
-            "alive = rows.filter(seen_at__gte=self.tx.time() - ALIVE)",
-            "alive = rows.all()",
+            "alive = WorkerProcess.objects.using(self.tx.using).alive(self.tx.time())",
+            "alive = WorkerProcess.objects.using(self.tx.using)",
             "test_a_worker_that_could_not_get_it_saves_nothing",
         ),
         (
@@ -361,7 +361,7 @@ def _reasons() -> Iterator[Mutation]:
         ),
         (
             "no end at the largest limit",
-            "return Reached(largest, attempts) if _is_reached(largest, attempts) else None",
+            "return ReachedLimit(largest, attempts) if _is_reached(largest, attempts) else None",
             "return None",
             "test_as_many_attempts_as_the_largest_limit_are_the_end_in_any_case",
         ),

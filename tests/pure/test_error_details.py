@@ -10,16 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deadletter import ErrorDetails
-from deadletter.error_details import (
-    TRACEBACK_LIMIT,
-    Activity,
-    FailedDeserialization,
-    Orchestration,
-    Plain,
-    _formatted,
-    describe,
-    fingerprint,
-)
+from deadletter.descriptions import TRACEBACK_LIMIT, _format, describe
+from deadletter.error_details import Activity, FailedDeserialization, Orchestration, Plain
+from deadletter.fingerprints import fingerprint
 from deadletter.text import ERROR_LIMIT, storable_text
 
 
@@ -220,4 +213,4 @@ def test_a_traceback_reads_as_python_writes_it(call):
     error = _raised(call)
 
     for _ in range(2):  # what was kept of the first is used for the second
-        assert _formatted(error) == "".join(traceback.format_exception(error, limit=-50))
+        assert _format(error) == "".join(traceback.format_exception(error, limit=-50))

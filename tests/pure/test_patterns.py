@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadletter.patterns import Served, Wanted, is_pattern
+from deadletter.patterns import QueueSelection, ServedQueues, is_pattern
 
 QUEUES = [
     ("default", False),
@@ -38,24 +38,24 @@ QUEUES = [
     ],
 )
 def test_what_is_chosen_comes_in_the_order_given_and_by_name_within_a_pattern(given, chosen):
-    assert Wanted(given).choose(reversed(QUEUES)) == chosen
+    assert QueueSelection(given).choose(reversed(QUEUES)) == chosen
 
 
 def test_a_name_is_compared_as_it_is():
     assert not is_pattern("tenant-a/mail.v1+x@y:z")
     assert all(is_pattern(text) for text in ("a*", "?", "[ab]", "["))
-    assert Wanted(["a.b"]).choose([("a.b", False), ("axb", False)]) == ["a.b"]
+    assert QueueSelection(["a.b"]).choose([("a.b", False), ("axb", False)]) == ["a.b"]
 
 
 def test_an_exact_name_keeps_its_place_before_a_later_pattern_and_takes_an_earlier_one():
     names = [("a", False), ("b", False)]
 
-    assert Wanted(["b", "*"]).choose(names) == ["b", "a"]
-    assert Wanted(["*", "b"]).choose(names) == ["a", "b"]
+    assert QueueSelection(["b", "*"]).choose(names) == ["b", "a"]
+    assert QueueSelection(["*", "b"]).choose(names) == ["a", "b"]
 
 
 def test_who_serves_a_queue_is_counted_by_names_and_by_patterns():
-    served = Served([["tenant-a/*", "tenant-a/mail"], ["default"], None, "default", [1, "*"]])
+    served = ServedQueues([["tenant-a/*", "tenant-a/mail"], ["default"], None, "default", [1, "*"]])
 
     assert served.count("tenant-a/mail") == 2
     assert served.count("tenant-a/new") == 2
@@ -63,4 +63,4 @@ def test_who_serves_a_queue_is_counted_by_names_and_by_patterns():
     assert served.count("tenant-a/dead", is_dead_queue=True) == 0
     assert "deadletter" not in served
     assert "other" in served
-    assert "other" not in Served([["default"]])
+    assert "other" not in ServedQueues([["default"]])

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import router
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from ... import clock
 from ...conf import get_settings
-from ...models import Message
+from ...models import primary_alias
 from ...operations.series import HOUR, WINDOWS, Window
 from ...sql.planner import by_index
 from .attempt_bars import AttemptBars, read_attempt_bars
@@ -55,7 +54,7 @@ class Dashboard:
 def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> Dashboard:
     """Read the page in a bounded number of bounded queries; `app_list` has the viewable models."""
     links = Links.of(request, app_list)
-    using = router.db_for_write(Message)
+    using = primary_alias()
     now = clock.now(using)
     window = WINDOWS.get(request.GET.get("window", ""), HOUR)
     with by_index(using):

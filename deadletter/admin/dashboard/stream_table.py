@@ -40,7 +40,7 @@ class StreamTable:
 def read_stream_table(links: Links, using: str) -> StreamTable | None:
     if not links.messages:
         return None
-    halts = PoisonRecord.objects.using(using).filter(halts=True)
+    halts = PoisonRecord.objects.using(using).halting()
     # In the order of the partial index on halting records.
     rows = halts.order_by("queue", "stream", "message_id")
     found = rows.values("poisoned_at", both=Concat("queue", Value("\n"), "stream"))[

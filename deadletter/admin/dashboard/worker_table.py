@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from ...models import Breaker, WorkerProcess
-from ...patterns import Served
+from ...patterns import ServedQueues
 from ..error_text import hidden_text
-from ..workers import ALIVE
 from .links import Links
 
 #: Worker rows read; live workers and breakers listed.
@@ -47,7 +46,7 @@ class WorkerTable:
     #: Names of workers that disappeared without a shutdown, and when the last of them was seen.
     lost: list[str] = field(default_factory=list)
     lost_at: datetime | None = None
-    served: Served = field(default_factory=lambda: Served(()))
+    served: ServedQueues = field(default_factory=lambda: ServedQueues(()))
     all_url: str = ""
     breakers: list[BreakerRow] | None = None
     breakers_url: str = ""
@@ -76,13 +75,13 @@ def read_worker_table(links: Links, now: datetime, using: str) -> WorkerTable | 
 
 def _workers(links: Links, now: datetime, using: str) -> dict[str, Any]:
     rows = list(WorkerProcess.objects.using(using).order_by("-seen_at", "name")[:READ])
-    alive = sorted((row for row in rows if now - row.seen_at <= ALIVE), key=lambda row: row.name)
-    lost = [row for row in rows if now - row.seen_at > ALIVE]
+    alive = sorted((row for row in rows if row.is_alive(now)), key=lambda row: row.name)
+    lost = [row for row in rows if not row.is_alive(now)]
     return {
         "alive": [_worker(links, row) for row in alive],
         "lost": [row.name for row in lost],
         "lost_at": max((row.seen_at for row in lost), default=None),
-        "served": Served(row.queues for row in alive),
+        "served": ServedQueues(row.queues for row in alive),
         "all_url": links.to(WorkerProcess, "workerprocess_changelist"),
     }
 

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 from django.contrib import admin
-from django.db import router
 from django.db.models import DateTimeField, Q, Value
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
@@ -17,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ... import clock
-from ...models import Instance, InstanceStatus
+from ...models import Instance, InstanceStatus, primary_alias
 from ...operations.instances import STUCK, narrowed
 from ...text import page_text
 from ...times import ago
@@ -65,7 +64,7 @@ class NameFilter(admin.SimpleListFilter):
 
 def first_names() -> list[str]:
     """Return the first names in order, by one probe of their index each."""
-    rows = Instance.objects.using(router.db_for_write(Instance)).order_by("name")
+    rows = Instance.objects.using(primary_alias()).order_by("name")
     names: list[str] = []
     following = rows
     while len(names) < NAMES:
@@ -107,7 +106,7 @@ class InstanceAdmin(ReadOnlyAdmin):
         css = {"all": ("deadletter/instance.css",)}
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        rows = super().get_queryset(request).light().defer("error", "pending")
+        rows = super().get_queryset(request).short_columns()
         now = Value(clock.now(rows.db), DateTimeField())
         return rows.annotate(start=Left("error", ERROR_READ), seen_at=now)
 

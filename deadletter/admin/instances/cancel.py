@@ -16,7 +16,7 @@ from ..confirm import Question, Subject, answered_why, ask, log_act
 from ..counts import Capped, capped
 from ..pages import alias, tell
 from ..urls import to_instance
-from .page import HEAVY, find, gone
+from .page import find, gone
 
 #: Children named, and rows counted.
 NAMED, COUNTED = 20, 1_000
@@ -63,7 +63,7 @@ def _question(model_admin: Any, request: HttpRequest, found: Instance) -> Questi
     if not found.is_running:
         text = gettext("%(id)s is not running any more: it is %(status)s.")
         problems = [text % {"id": shown, "status": found.get_status_display()}]
-    rows = Instance.objects.using(alias()).defer(*HEAVY).filter(parent=found.pk)
+    rows = Instance.objects.using(alias()).short_columns().filter(parent=found.pk)
     running = rows.filter(status=InstanceStatus.RUNNING).order_by("pk")
     children = list(running[: NAMED + 1]) if found.is_running else []
     return Question(

@@ -28,8 +28,6 @@ from .log import read_log
 
 #: Rows of each list beside the log; a link leads to the others where there is a page for them.
 LISTED = 20
-#: What may be large or damaged is read column by column.
-HEAVY = ("input", "state", "output", "error", "pending", "inbox", "history")
 _CATEGORIES = {
     "poison": _("A message of it died"),
     "application": _("The application decided so"),
@@ -44,7 +42,7 @@ def find(object_id: str) -> Instance | None:
     id = unquote(object_id)
     if "\x00" in id:
         return None
-    return Instance.objects.using(alias()).defer(*HEAVY).filter(pk=id).first()
+    return Instance.objects.using(alias()).short_columns().filter(pk=id).first()
 
 
 def gone(model_admin: Any, request: HttpRequest) -> HttpResponse:
@@ -181,8 +179,8 @@ def _waiting(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]
 
 def _queued(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
     """Return its messages that are in a queue."""
-    rows = Message.objects.using(alias()).light().filter(instance=found.pk).order_by("pk")
-    there = list(rows.defer("payload", "headers", "history", "error")[: LISTED + 1])
+    rows = Message.objects.using(alias()).without_bodies().filter(instance=found.pk).order_by("pk")
+    there = list(rows[: LISTED + 1])
     now = clock.now(alias())
     urls = to_messages(site, request, [message.pk for message in there])
     shown = [
@@ -200,7 +198,7 @@ def _queued(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
 def _poison(site: str, request: HttpRequest, found: Instance, *, texts: bool) -> dict[str, Any]:
     """Return its messages that died and are still there."""
     rows = PoisonRecord.objects.using(alias()).filter(instance=found.pk).order_by("-pk")
-    light = rows.defer("payload", "headers", "history", "last_error", "verdict")
+    light = rows.short_columns()
     records: list[Any] = list(light.annotate(start=Left("last_error", 200))[: LISTED + 1])
     may_look = request.user.has_perm("deadletter.view_poisonrecord")
     return {
@@ -220,7 +218,7 @@ def _poison(site: str, request: HttpRequest, found: Instance, *, texts: bool) ->
 
 
 def _children(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
-    rows = Instance.objects.using(alias()).defer(*HEAVY).filter(parent=found.pk).order_by("pk")
+    rows = Instance.objects.using(alias()).short_columns().filter(parent=found.pk).order_by("pk")
     children = list(rows[: LISTED + 1])
     shown = [(child, to_instance(site, request, child.pk)) for child in children[:LISTED]]
     more = link(site, "instance_changelist", parent=found.pk) if len(children) > LISTED else ""

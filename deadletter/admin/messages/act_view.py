@@ -8,13 +8,12 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db import router
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
 from ... import clock
-from ...models import Message, State
+from ...models import Message, State, primary_alias
 from ..base import as_id
 from ..confirm import Question, Subject, answered_why, ask, came_from, log_act
 from .actions import ACTS, MessageAct, Result
@@ -85,8 +84,8 @@ def _question(
 
 
 def _read(ids: Sequence[int]) -> tuple[list[Message], Any]:
-    alias = router.db_for_write(Message)
-    rows = Message.objects.using(alias).light().filter(pk__in=ids).order_by("pk")
+    alias = primary_alias()
+    rows = Message.objects.using(alias).without_bodies().filter(pk__in=ids).order_by("pk")
     # Messages of a queue that was deleted by hand cannot be acted on: no policy says how.
     return list(rows.select_related("queue__dead_queue")), clock.now(alias)
 

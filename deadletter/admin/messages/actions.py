@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import router
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ... import operations
 from ...lifecycle.dead_queues import is_moved, read_original_death, source_queues
-from ...models import Message, OnPoison, Queue, State, StreamPolicy
+from ...models import Message, OnPoison, Queue, State, StreamPolicy, primary_alias
 from ...text import page_text
 
 
@@ -58,7 +57,7 @@ def _retry_dead(ids: Sequence[int], *, by: str, why: str) -> Result:
 
 def _retry_dead_says(messages: Sequence[Message]) -> list[str]:
     """Say where they go, queue by queue."""
-    alias = router.db_for_write(Message)
+    alias = primary_alias()
     columns = ("death", "source_id", "origin", "queue_id", "failure_reason")
     ids = [message.pk for message in messages]
     rows = Message.objects.using(alias).filter(pk__in=ids).only(*columns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db import router
 from django.db.models import DateTimeField, Prefetch, Q, QuerySet, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
@@ -14,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ... import clock
 from ...lifecycle.levels import read_levels
-from ...models import Message, Queue, State
+from ...models import Message, Queue, State, primary_alias
 from ...status import FailureReason, Status
 from ...text import page_text
 from ...times import lasting
@@ -114,7 +113,7 @@ class MessageAdmin(ReadOnlyAdmin):
     }
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        rows = super().get_queryset(request).light().with_error_start()
+        rows = super().get_queryset(request).without_bodies().with_error_start()
         # Prefetched, not joined: a message whose queue was deleted by hand must still be seen.
         # From the same database: a replica may show an old policy, or no queue at all.
         if is_dead_list(request):
@@ -126,7 +125,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def matches(self, term: str) -> Q:
         # The indexes of these columns begin with the queue.
-        queues = Queue.objects.using(router.db_for_write(Queue)).values_list("pk", flat=True)
+        queues = Queue.objects.using(primary_alias()).values_list("pk", flat=True)
         here = Q(queue_id__in=list(queues))
         found = here & (Q(stream=term) | Q(key=term)) | Q(instance=term)
         id = as_id(term)
@@ -257,7 +256,7 @@ def _command_for_all(request: HttpRequest) -> str:
         return ""
     if group and id is None:
         id = _dead_queue_of(group)
-    rows = Queue.objects.using(router.db_for_write(Queue))
+    rows = Queue.objects.using(primary_alias())
     queue = None if id is None else rows.filter(pk=id).first()
     if queue is None:
         return ""
@@ -276,5 +275,5 @@ def _dead_queue_of(fingerprint: str) -> int | None:
     """Return the queue in which something of a group lies; None when there is none."""
     if len(fingerprint) > 16 or "\x00" in fingerprint:
         return None
-    rows = Message.objects.using(router.db_for_write(Message)).filter(fingerprint=fingerprint)
+    rows = Message.objects.using(primary_alias()).filter(fingerprint=fingerprint)
     return rows.order_by("fingerprint", "died_at", "id").values_list("queue_id", flat=True).first()

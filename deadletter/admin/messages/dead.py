@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -13,7 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...lifecycle.dead_queues import OriginalDeath, read_original_death
-from ...models import Message, PoisonRecord, Queue
+from ...models import Message, PoisonRecord, Queue, primary_alias
 from ...text import page_text
 from ...times import age
 from ..base import as_id
@@ -52,13 +51,13 @@ def is_dead_list(request: HttpRequest) -> bool:
     if request.GET.get(GROUP):
         return True
     id = as_id(request.GET.get("queue", ""))
-    rows = Queue.objects.using(router.db_for_write(Queue))
+    rows = Queue.objects.using(primary_alias())
     return id is not None and rows.filter(dead_queue=id).exists()
 
 
 def with_deaths(rows: Any) -> Any:
     """Read the deaths of a list with its rows, instead of one by one."""
-    return rows.defer(None).defer("payload", "headers", "history", "error")
+    return rows.defer(None).without_bodies(keep_death=True)
 
 
 def show_death(row: Message | PoisonRecord, now: Any, *, texts: bool) -> str:

@@ -27,7 +27,6 @@ from ..payloads import read, show
 from ..poison.history import timeline
 from ..render import last_traceback, reason_name, stored_text
 from ..urls import link, to_instance
-from ..workers import ALIVE
 from .act_view import act_url, may
 from .actions import ACTS
 from .dead import show_death
@@ -175,14 +174,14 @@ def _due(site_name: str, request: HttpRequest, message: Any) -> Wait:
         url = link(site_name, "queue_change", queue.pk)
         seen = request.user.has_perm("deadletter.view_queue")
         return Wait(gettext("Its queue is paused."), since, url if seen else "", stuck=True)
-    breaker = Breaker.objects.using(alias()).filter(name=message.name, until__gt=now).first()
+    breaker = Breaker.objects.using(alias()).open(now).filter(name=message.name).first()
     if breaker is not None and not message.name.startswith(PREFIX):
         text = gettext("A circuit breaker holds its name, until %(at)s.") % {
             "at": moment(breaker.until)
         }
         seen = request.user.has_perm("deadletter.view_breaker")
         return Wait(text, since, link(site_name, "breaker_change", breaker.pk) if seen else "")
-    if not WorkerProcess.objects.using(alias()).filter(seen_at__gte=now - ALIVE).exists():
+    if not WorkerProcess.objects.using(alias()).alive(now).exists():
         return Wait(gettext("It waits for a worker: none is alive."), since, stuck=True)
     return Wait(gettext("It waits for a worker to take it."), since)
 
@@ -212,7 +211,7 @@ def _ended(model_admin: Any, request: HttpRequest, id: int | None) -> HttpRespon
 
 def _remains_of(id: int) -> tuple[PoisonRecord | None, Message | None]:
     """Find its poison record, or the message it became in a dead queue; that may be dead too."""
-    dead = PoisonRecord.objects.using(alias()).light().filter(message_id=id).first()
+    dead = PoisonRecord.objects.using(alias()).without_bodies().filter(message_id=id).first()
     if dead is not None:
         return dead, None
     moved = operations.find_moved(id, using=alias())

@@ -25,7 +25,7 @@ def following(record: PoisonRecord) -> Following:
     queue = Queue.objects.using(alias()).filter(name=record.queue).first()
     if record.stream is None or queue is None:
         return Following(Counted(0), [])
-    rows = Message.objects.using(alias()).light().filter(queue=queue, stream=record.stream)
+    rows = Message.objects.using(alias()).without_bodies().filter(queue=queue, stream=record.stream)
     behind = rows.filter(pk__gt=record.message_id)
     n = behind.order_by().values("pk")[: COUNTED + 1].count()
     return Following(Counted(min(n, COUNTED), n > COUNTED), list(behind.order_by("pk")[:LISTED]))

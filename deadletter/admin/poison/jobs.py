@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
@@ -16,14 +15,11 @@ from ...models import BulkJob, Queue, WorkerProcess
 from ...operations import PoisonFilter
 from ...operations import bulk as operations
 from ...operations.retry_outcomes import attach_outcomes, outcomes_of
-from ...patterns import Served
 from ..cli_hint import command_for
 from ..pages import alias, need, render, rights, tell, url, write_log
 
 #: Jobs in the list; the audit trail has them all.
 LISTED = 50
-#: A worker that was not seen for so long is not there.
-SEEN = timedelta(seconds=30)
 
 #: What the buttons of the page ask for, and the state it leads to.
 CONTROLS = {
@@ -134,8 +130,7 @@ def _unserved() -> str:
     queue = Queue.objects.using(alias()).filter(name=operations.QUEUE).first()
     if queue is not None and queue.paused:
         return gettext("The queue “deadletter” is paused: nothing goes on until it is resumed.")
-    alive = WorkerProcess.objects.using(alias()).filter(seen_at__gte=now - SEEN)
-    if operations.QUEUE in Served(alive.values_list("queues", flat=True)):
+    if operations.QUEUE in WorkerProcess.objects.using(alias()).alive(now).served():
         return ""
     return gettext(
         "No live worker serves the queue “deadletter”: nothing goes on until one does. Start "

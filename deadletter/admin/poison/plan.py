@@ -114,7 +114,7 @@ def sample(plan: Plan) -> list[Any]:
         rows = Selected(ids=plan.newest or plan.ids).records(alias()).order_by("-pk")
     else:  # the question is asked again: something in the form was wrong
         rows = window(plan.wanted, alias()).rows
-    light = rows.defer("payload", "headers", "history", "last_error", "verdict")
+    light = rows.short_columns()
     return list(light.annotate(start=Left("last_error", 200))[:SAMPLE])
 
 

@@ -33,7 +33,7 @@ from .history import timeline
 def find(object_id: object) -> Any:
     """Read a record without what may be large or damaged; the error is cut by the database."""
     id = as_id(str(object_id))
-    rows = PoisonRecord.objects.using(alias()).light().defer("last_error", "verdict")
+    rows = PoisonRecord.objects.using(alias()).short_columns()
     cut = {"error": Left("last_error", ERROR_LIMIT + 1), "said": Left("verdict", ERROR_LIMIT + 1)}
     return None if id is None else rows.annotate(**cut).filter(pk=id).first()
 

@@ -110,7 +110,7 @@ def _notify_parent(
 ) -> None:
     if instance.parent is None:
         return
-    parent = Instance.objects.using(tx.using).light().filter(pk=instance.parent).first()
+    parent = Instance.objects.using(tx.using).without_bodies().filter(pk=instance.parent).first()
     if parent is not None:
         message = event_message(
             parent,

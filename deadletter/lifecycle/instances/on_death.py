@@ -54,7 +54,7 @@ def notify_instances(tx: Transaction, dead: Sequence[DeadMessage]) -> None:
     )
     # A dead activity only posts an event: its instance may be in a turn, and is not locked for it.
     others = {message.instance for message in dead} - locked.keys()
-    read = Instance.objects.using(tx.using).light().filter(pk__in=others)
+    read = Instance.objects.using(tx.using).without_bodies().filter(pk__in=others)
     unlocked = {instance.id: instance for instance in read}
     for message in dead:
         payload = payloads.get(message.id)

@@ -67,7 +67,7 @@ def plan_retry(
 def preview_retry(record: PoisonRecord, *, using: str, now: datetime) -> InstanceRetryPlan | str:
     """Return what a retry would do now. Nothing is locked: it may be different a moment later."""
     ids = _with_ancestors(using, record.instance or "")
-    found = Instance.objects.using(using).light().filter(pk__in=ids)
+    found = Instance.objects.using(using).without_bodies().filter(pk__in=ids)
     known = {instance.id: instance for instance in found}
     instance = known.get(record.instance or "")
     if instance is None:
@@ -107,7 +107,7 @@ def apply_plan(tx: Transaction, plan: InstanceRetryPlan, record: PoisonRecord) -
 
 def streams_to_lock(using: str, id: str) -> set[Stream]:
     """Return the streams that a retry must lock: of the instance and of its ancestors."""
-    found = Instance.objects.using(using).light().filter(pk__in=_with_ancestors(using, id))
+    found = Instance.objects.using(using).without_bodies().filter(pk__in=_with_ancestors(using, id))
     instances = list(found)
     names = {instance.queue for instance in instances}
     queues = dict(Queue.objects.using(using).filter(name__in=names).values_list("name", "pk"))
@@ -228,7 +228,7 @@ def _with_ancestors(using: str, id: str) -> list[str]:
 
 def _undelivered(using: str, ids: list[str]) -> QuerySet[Message]:
     """Return the events about ended activities and children that these instances will receive."""
-    rows = Message.objects.using(using).light().order_by("pk")
+    rows = Message.objects.using(using).without_bodies().order_by("pk")
     return rows.filter(
         instance__in=ids,
         kind=Kind.ORCHESTRATION,

@@ -67,7 +67,7 @@ def post(using: str, message: InstanceMessage) -> int | None:
     """Insert a message in the caller's transaction; None: its queue does not exist."""
     connection = connections[using]
     trace = tracing.context()
-    headers = message.headers if trace is None else tracing.joined(message.headers, trace)
+    headers = message.headers if trace is None else tracing.join_headers(message.headers, trace)
     rows = insert_one(
         connection,
         {

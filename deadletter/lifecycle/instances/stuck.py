@@ -16,14 +16,13 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import router
 from django.db.models import F, OuterRef, Q, Subquery, TextField
 from django.db.models.functions import Cast
 
 from ... import clock
 from ...exceptions import LockNotAvailable
 from ...logs import event
-from ...models import Instance, InstanceStatus, Message, PoisonRecord
+from ...models import Instance, InstanceStatus, Message, PoisonRecord, primary_alias
 from ...sql.planner import INDEX_ONLY, by_index
 from ..locks import for_each_unlocked
 from ..transaction import SHORT_WAIT, Transaction, in_transaction
@@ -66,7 +65,7 @@ def mark_stuck(*, using: str | None = None) -> int:
     Returns how many were marked. Reads at most REACH + JUDGED_AGAIN instances, each with two index
     probes; writes, and so takes SQLite's write lock, only when a mark changes.
     """
-    alias = using or router.db_for_write(Message)
+    alias = primary_alias(using)
     marked = _marked(alias)
     following = _following(alias)
     stuck = _judge(alias, {*marked, *following})

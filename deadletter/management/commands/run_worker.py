@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections, router
+from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 
@@ -20,7 +20,7 @@ from ...forks import CAN_FORK
 from ...logs import configure
 from ...metrics.exporter import Exporter
 from ...metrics.server import CannotListen
-from ...models import Message, Queue
+from ...models import Queue, primary_alias
 from ...models import WorkerProcess as WorkerRow
 from ...patterns import is_pattern
 from ...worker import connection_pools
@@ -208,7 +208,7 @@ def _check_platform(given: dict[str, Any]) -> None:
 
 def _options(given: dict[str, Any]) -> Options:
     # The same router as `send`: on another database the worker would find no messages.
-    using = given["database"] or router.db_for_write(Message)
+    using = primary_alias(given["database"])
     if using not in connections:
         raise CommandError(
             f"there is no database {using!r} in DATABASES (there are: {', '.join(connections)})"
