@@ -104,7 +104,7 @@ class InstanceAdmin(ReadOnlyAdmin):
     # The indexes have this order: read backwards, no sort is needed.
     ordering = ("-updated_at", "-id")
     search_fields = ("id",)
-    search_help_text = _("The whole of an id.")
+    search_help_text = _("The exact id.")
     list_per_page = 50
     actions = None
 

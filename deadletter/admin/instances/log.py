@@ -67,7 +67,7 @@ def read_log(site: str, request: HttpRequest, found: Instance, *, payloads: bool
         events = list(light.annotate(text=Left("data", DATA_SHOWN + 1))[: PER_PAGE + 1])
     except (DatabaseError, UnicodeError):
         # SQLite can store bytes that are no text: show the events without their data.
-        problem = gettext("What these events carry cannot be read.")
+        problem = gettext("The data of these events cannot be read.")
         events = list(light[: PER_PAGE + 1])
     shown = events[:PER_PAGE]
     urls = to_messages(site, request, {e.message_id for e in shown if e.message_id is not None})

@@ -29,8 +29,8 @@ LISTED = 20
 #: Columns that may be large or damaged; each is read by itself.
 HEAVY = ("input", "state", "output", "error", "pending", "inbox", "history")
 _CATEGORIES = {
-    "poison": _("A message of it died"),
-    "application": _("The application decided so"),
+    "poison": _("One of its messages died"),
+    "application": _("The application ended it"),
     "infrastructure": _("The infrastructure failed"),
     "configuration": _("Something is configured wrongly"),
 }
@@ -122,28 +122,22 @@ def _failure(
 def _advice(found: Instance, error: ErrorDetails, record: int | None) -> str:
     if found.failed_by is None:
         return gettext(
-            "Nothing brings it back: it was a decision. The application may start the id again."
+            "It cannot be reopened: no message failed it. The application may start the same id "
+            "again."
         )
-    values = {"id": found.failed_by, "child": visible(error.instance, limit=200)}
     if record is None:
-        return (
-            gettext(
-                "The poison record of message %(id)s is gone, so nothing can reopen it. The "
-                "application may start the id again."
-            )
-            % values
+        text = gettext(
+            "The poison record of message %(id)s no longer exists, so the instance cannot be "
+            "reopened. The application may start the same id again."
         )
-    if error.instance not in (None, found.id):
-        return (
-            gettext(
-                "Message %(id)s of %(child)s, below it, did it. When that is retried, both are "
-                "reopened and go on where they stood."
-            )
-            % values
+    elif error.instance not in (None, found.id):
+        text = gettext(
+            "Message %(id)s of the instance %(child)s below it died. When that message is retried, "
+            "both instances are reopened and continue."
         )
-    return gettext("When message %(id)s is retried, it is reopened and goes on where it stood.") % (
-        values
-    )
+    else:
+        text = gettext("When message %(id)s is retried, the instance is reopened and continues.")
+    return text % {"id": found.failed_by, "child": visible(error.instance, limit=200)}
 
 
 def _contents(found: Instance) -> list[tuple[str, Any]]:
