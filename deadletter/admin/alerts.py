@@ -70,7 +70,7 @@ class AlertAdmin(ReadOnlyAdmin):
     list_filter = (AlertStateFilter, "rule")
     ordering = ("-id",)
     search_fields = ("key",)
-    search_help_text = _("The whole of a queue's, worker's or message's name, or a fingerprint.")
+    search_help_text = _("The exact name of a queue, worker or message, or a fingerprint.")
     fields = (
         "what",
         "state",

@@ -75,7 +75,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     list_filter = (ActFilter, PersonFilter)
     ordering = ("-id",)
     search_fields = ("by", "id")
-    search_help_text = _("The whole of a person's name, or a message id.")
+    search_help_text = _("The exact name of a person, or a message id.")
     fields = (
         "at",
         "person",
@@ -133,7 +133,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     def why_start(self, entry: AuditEntry) -> str:
         return entry.why[:120] + "…" if len(entry.why) > 120 else entry.why
 
-    @admin.display(description=_("what came of it"))
+    @admin.display(description=_("result and outcome"))
     def came_of_it(self, entry: AuditEntry) -> str:
         became = self.became(entry)
         return self.result(entry) if became == "-" else f"{self.result(entry)}: {became}"
@@ -144,10 +144,10 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         if entry.refused:
             parts.append(gettext("%(n)s refused") % {"n": entry.refused})
         if entry.missing:
-            parts.append(gettext("%(n)s were gone") % {"n": entry.missing})
+            parts.append(gettext("%(n)s no longer existed") % {"n": entry.missing})
         return ", ".join(parts)
 
-    @admin.display(description=_("what became of them"))
+    @admin.display(description=_("outcomes"))
     def became(self, entry: AuditEntry) -> str:
         if entry.act != Act.RETRY:
             return "-"
@@ -178,7 +178,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         if not _is_edit(entry):
             return "-"
         if entry.payload_after is None:
-            return gettext("The payloads are not kept any more.")
+            return gettext("The payloads are no longer stored.")
         return show_edit(entry.payload_before, entry.payload_after)
 
     @admin.display(description=_("edit of the payload"))

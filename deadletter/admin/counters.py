@@ -223,7 +223,7 @@ class CountAdmin(ReadOnlyAdmin):
     list_per_page = 50
     ordering = ("-at",)
     search_fields = ("name",)
-    search_help_text = _("The whole of a message name.")
+    search_help_text = _("The exact name of a message.")
     fields = (
         "when",
         "span",
@@ -262,7 +262,7 @@ class CountAdmin(ReadOnlyAdmin):
     def why(self, row: Count) -> str:
         return "-" if row.reason == NO_REASON else reason_name(row.reason)
 
-    @admin.display(description=_("seconds each"))
+    @admin.display(description=_("mean seconds"))
     def mean(self, row: Count) -> str:
         """Return the mean duration of completed and failed attempts."""
         done = row.completed + row.failed

@@ -42,7 +42,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     )
     ordering = ("name",)
     search_fields = ("name", "host")
-    search_help_text = _("The whole of a worker's name or host.")
+    search_help_text = _("The exact name or host of a worker.")
     fields = (
         "name",
         "status",
@@ -150,7 +150,7 @@ class BreakerAdmin(ReadOnlyAdmin):
     list_display = ("name", "status", "failures", "error_start", "opened_at", "opened_by")
     ordering = ("name",)
     search_fields = ("name",)
-    search_help_text = _("The whole of a message name.")
+    search_help_text = _("The exact name of a message.")
     fields = ("name", "status", "until", "failures", "shown_error", "opened_at", "opened_by")
     readonly_fields = fields
     without_payload = dict.fromkeys(("error_start", "shown_error", "error"), "hidden_error")

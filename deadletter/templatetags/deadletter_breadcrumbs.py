@@ -1,4 +1,4 @@
-"""Breadcrumbs in the markup of the admin's own pages: a list since Django 6.1, a line before."""
+"""Breadcrumbs in the markup of the admin: a list since Django 6.1, a line before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def breadcrumbs(content: str) -> SafeString:
 
 @register.simple_block_tag
 def crumb(content: str, url: str = "") -> SafeString:
-    """Show one crumb: a link to `url`, or the page itself, which comes last."""
+    """Show one crumb: a link to `url`, or without it the current page, which is the last."""
     if not url:
         return format_html('<li aria-current="page">{}</li>' if IS_LIST else "{}", content)
     if IS_LIST:

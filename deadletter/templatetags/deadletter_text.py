@@ -1,4 +1,4 @@
-"""How does a template show text that anybody may have sent?"""
+"""Filters for templates: text from untrusted senders, numbers and times."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ register = template.Library()
 
 @register.filter(is_safe=False)
 def visible(value: Any, limit: int | None = None) -> str:
-    """Show characters that hide or reorder others by their names; escaped like any text."""
+    """Replace characters that hide or reorder others by their code points; escaped as usual."""
     return page_text(value, limit=limit)
 
 
 @register.filter
 def number(value: Any) -> str:
-    """Group the digits as the reader's language does, whatever USE_THOUSAND_SEPARATOR says."""
+    """Group the digits by the active locale, also without USE_THOUSAND_SEPARATOR."""
     return number_format(value, use_l10n=True, force_grouping=True)
 
 
 @register.filter
 def moment(value: Any) -> str:
-    """Show a time with seconds and zone; what is no time, as text that anybody may have sent."""
+    """Show a time with seconds and zone; any other value as untrusted text."""
     return times.moment(value) if isinstance(value, datetime) else page_text(value, limit=100)
 
 

@@ -119,7 +119,7 @@ def test_an_edit_whose_payloads_were_cleared_says_so(admin_client: Client, poiso
     page = edit(poisoned, {"to": "brokn"}, {"to": "broken"})
     AuditEntry.objects.update(payload_before=None, payload_after=None)
 
-    assert "The payloads are not kept any more." in admin_client.get(page).content.decode()
+    assert "The payloads are no longer stored." in admin_client.get(page).content.decode()
 
 
 def test_hostile_payloads_of_an_edit_are_text(admin_client: Client, poisoned) -> None:

@@ -108,7 +108,7 @@ def test_too_many_rows_are_not_added_up(admin_client, counted, monkeypatch) -> N
 
     response = admin_client.get(PAGE)
     assert response.context["cl"].sums is None
-    assert "These are too many to add up." in response.content.decode()
+    assert "Too many rows to sum." in response.content.decode()
 
 
 def test_the_newest_are_first_whatever_time_they_cover(admin_client, counted) -> None:

@@ -1,4 +1,4 @@
-"""Instances: which are there, in what state? The latest activity first, at a bounded price."""
+"""The list of instances, the latest activity first; a page reads a bounded number of rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import DateTimeField, Q, Value
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -22,19 +24,20 @@ from ...text import page_text
 from ...times import ago
 from ..base import ReadOnlyAdmin
 from ..error_text import said_of
-from . import cancel, page
+from . import cancel
+from .page import find, gone, page_context
 
-#: Names offered by the filter: each is one probe of an index. Any other can be given by address.
+#: Choices of the name filter; each costs one index probe. Any name can be given in the URL.
 NAMES = 20
-#: Characters of the stored error that a list reads, and of its text that it shows.
+#: Characters of the stored error that the list reads, and of its text that it shows.
 ERROR_READ, ERROR_SHOWN = 1_000, 160
 
 
-class StatusFilter(admin.SimpleListFilter):
+class InstanceStatusFilter(admin.SimpleListFilter):
     title = _("status")
     parameter_name = "status"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> Any:
         return [*InstanceStatus.choices, (STUCK, _("stuck"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
@@ -46,13 +49,15 @@ class StatusFilter(admin.SimpleListFilter):
         return narrowed(queryset, status=value, name=request.GET.get("name"))
 
 
-class NameFilter(admin.SimpleListFilter):
-    """By name; a list of all names would read the whole table, so they are probed one by one."""
+class InstanceNameFilter(admin.SimpleListFilter):
+    """Filters by name. DISTINCT would read the whole table: names are found one by one."""
 
     title = _("name")
     parameter_name = "name"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, str]]:
         return [(name, page_text(name, limit=80)) for name in first_names()]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
@@ -63,7 +68,7 @@ class NameFilter(admin.SimpleListFilter):
 
 
 def first_names() -> list[str]:
-    """Return the first names in order, by one probe of their index each."""
+    """Return the first names in alphabetical order, by one index probe each."""
     rows = Instance.objects.using(primary_alias()).order_by("name")
     names: list[str] = []
     following = rows
@@ -86,8 +91,8 @@ class InstanceAdmin(ReadOnlyAdmin):
         "why",
     )
     list_display_links = ("shown_id",)
-    list_filter = (StatusFilter, NameFilter)
-    #: The page of an instance leads to all its children.
+    list_filter = (InstanceStatusFilter, InstanceNameFilter)
+    #: The page of an instance links to the list of its children.
     other_lookups = ("parent",)
     without_payload = {
         "why": "hidden_why",
@@ -95,10 +100,10 @@ class InstanceAdmin(ReadOnlyAdmin):
         **dict.fromkeys(("input", "state", "output", "pending", "inbox", "history"), ""),
     }
     sortable_by = ()  # type: ignore[assignment]
-    # As the indexes have it: read backwards, nothing is sorted.
+    # The indexes have this order: read backwards, no sort is needed.
     ordering = ("-updated_at", "-id")
     search_fields = ("id",)
-    search_help_text = _("The whole of an id.")
+    search_help_text = _("The exact id.")
     list_per_page = 50
     actions = None
 
@@ -122,7 +127,20 @@ class InstanceAdmin(ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        return page.page(self, request, object_id)
+        """Show one instance. The page has no form: POST is refused."""
+        if not self.has_view_permission(request) or request.method == "POST":
+            raise PermissionDenied
+        found = find(object_id)
+        if found is None:
+            return gone(self, request)
+        site = self.admin_site
+        request.current_app = site.name
+        context = {
+            **site.each_context(request),
+            "opts": self.opts,
+            **page_context(site.name, request, found),
+        }
+        return TemplateResponse(request, "admin/deadletter/instance/page.html", context)
 
     def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return cancel.cancel(self, request, object_id)

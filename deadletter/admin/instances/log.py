@@ -1,4 +1,4 @@
-"""What happened to an instance? Its log in words, the latest first, a page at a time."""
+"""The log of an instance for its page: the events in words, the latest first, in pages."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from ..pages import alias
 from ..payloads import pretty
 from ..urls import to_instance, to_messages
 
-#: Lines of a page, and characters of what one of them carries.
+#: Events of a page, and characters of an event's data.
 PER_PAGE, DATA_SHOWN = 50, 6_000
-#: How a line is coloured.
+#: Events with a colour.
 _BAD = {"failed", "activity_failed", "child_failed", "cancelled"}
 _GOOD = {"completed", "activity_completed", "child_completed", "reopened"}
-#: Words that are no payload: shown to everybody.
+#: The key of an event's text that is no payload; it needs no permission.
 _SAID = {"failed": "text", "cancelled": "text", "ignored": "why"}
 
-#: Those whose words are the text of an error; the others are words of people and of deadletter.
+#: Events whose text is an error text; other texts come from operators and from deadletter.
 _ERRORS = {"failed", "activity_failed", "child_failed", "reopened"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """One event. `said` is for everybody, `data` for who may see payloads."""
+class LogLine:
+    """One event. `said` needs no permission; `data` needs the permission to view payloads."""
 
     event: Any
     look: str
@@ -47,16 +47,16 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Log:
-    lines: list[Line]
+class LogPage:
+    lines: list[LogLine]
     older: str = ""
-    #: Whether this is a page of older lines.
+    #: True if this is not the first page.
     is_older: bool = False
     problem: str = ""
 
 
-def read_log(site: str, request: HttpRequest, found: Instance, *, payloads: bool) -> Log:
-    """Read one page of the log. A place that cannot be read is the latest."""
+def read_log(site: str, request: HttpRequest, found: Instance, *, payloads: bool) -> LogPage:
+    """Read one page of the log; the first one if `before` is not a number."""
     before = as_id(request.GET.get("before", ""))
     rows = InstanceEvent.objects.using(alias()).filter(instance=found.pk).order_by("-id")
     if before is not None:
@@ -66,12 +66,12 @@ def read_log(site: str, request: HttpRequest, found: Instance, *, payloads: bool
     try:
         events = list(light.annotate(text=Left("data", DATA_SHOWN + 1))[: PER_PAGE + 1])
     except (DatabaseError, UnicodeError):
-        # SQLite can hold bytes that are no text: what happened is still told.
-        problem = gettext("What these events carry cannot be read.")
+        # SQLite can store bytes that are no text: show the events without their data.
+        problem = gettext("The data of these events cannot be read.")
         events = list(light[: PER_PAGE + 1])
     shown = events[:PER_PAGE]
     urls = to_messages(site, request, {e.message_id for e in shown if e.message_id is not None})
-    return Log(
+    return LogPage(
         lines=[_line(site, request, event, urls, payloads=payloads) for event in shown],
         older=f"?before={shown[-1].pk}" if len(events) > PER_PAGE else "",
         is_older=before is not None,
@@ -81,7 +81,7 @@ def read_log(site: str, request: HttpRequest, found: Instance, *, payloads: bool
 
 def _line(
     site: str, request: HttpRequest, event: Any, urls: dict[int, str], *, payloads: bool
-) -> Line:
+) -> LogLine:
     value = _value(getattr(event, "text", None))
     about = value if isinstance(value, dict) and event.event != InstanceLogKind.COMPLETED else {}
     child = about.get("instance")
@@ -96,7 +96,7 @@ def _line(
         category = error.get("category") if isinstance(error, dict) else None
         said = said_of(str(said), category)
     rest = _rest(event.event, value, about)
-    return Line(
+    return LogLine(
         event=event,
         look="bad" if event.event in _BAD else "good" if event.event in _GOOD else "plain",
         said=page_text(said, limit=1_000),
@@ -108,7 +108,7 @@ def _line(
 
 
 def _value(text: str | None) -> Any:
-    """What is cut in the middle is no JSON any more, and is treated as damaged text."""
+    """Decode the data of an event. Data that was cut is no JSON: it is damaged text."""
     if text is None:
         return None
     try:
@@ -116,12 +116,12 @@ def _value(text: str | None) -> Any:
     except Undecodable as problem:
         return Damaged(text, str(problem))
     if isinstance(value, dict) and set(value) == {"cut"} and isinstance(value["cut"], str):
-        return Damaged(value["cut"], "cut")  # the log keeps the beginning of what is too long
+        return Damaged(value["cut"], "cut")  # the log stores the beginning of long data
     return value
 
 
 def _rest(event: str, value: Any, about: dict[str, Any]) -> Any:
-    """Return what a line carries beside its words; one value alone goes without its key."""
+    """Return the data of an event without the keys that the line shows already."""
     if event == InstanceLogKind.COMPLETED or isinstance(value, Damaged):
         return value
     if not isinstance(value, dict):

@@ -1,16 +1,14 @@
-"""One instance: what it is, why it failed, what it waits for, and everything that happened."""
+"""The page of one instance: its failure, contents, messages, children, history and log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -26,11 +24,11 @@ from ..render import moment
 from ..urls import link, to_instance, to_messages
 from .log import read_log
 
-#: Rows of each list beside the log; a link leads to the others where there is a page for them.
+#: Rows of each list beside the log; a link leads to the others if there is a page for them.
 LISTED = 20
 _CATEGORIES = {
-    "poison": _("A message of it died"),
-    "application": _("The application decided so"),
+    "poison": _("One of its messages died"),
+    "application": _("The application ended it"),
     "infrastructure": _("The infrastructure failed"),
     "configuration": _("Something is configured wrongly"),
 }
@@ -38,54 +36,46 @@ _WAITED = {"activity": _("activity"), "child": _("child"), "timer": _("timer")}
 
 
 def find(object_id: str) -> Instance | None:
-    """Read an instance by the id in its address, without what may be large or damaged."""
+    """Read an instance by the id in its URL, without the columns that may be large or damaged."""
     id = unquote(object_id)
     if "\x00" in id:
         return None
     return Instance.objects.using(alias()).short_columns().filter(pk=id).first()
 
 
-def gone(model_admin: Any, request: HttpRequest) -> HttpResponse:
+def gone(model_admin: admin.ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
+    """Redirect to the list when the instance does not exist."""
     tell(request, gettext("There is no such instance."), messages.WARNING)
     return HttpResponseRedirect(link(model_admin.admin_site.name, "instance_changelist"))
 
 
-def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
-    if not model_admin.has_view_permission(request) or request.method == "POST":
-        raise PermissionDenied
-    found = find(object_id)
-    if found is None:
-        return gone(model_admin, request)
-    site = model_admin.admin_site
+def page_context(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
+    """Return what the page shows, as far as the user may see it."""
     may_read = request.user.has_perm("deadletter.view_payload")
     may_cancel = found.is_running and request.user.has_perm("deadletter.cancel_instance")
-    request.current_app = site.name
-    context = {
-        **site.each_context(request),
+    return {
         "title": page_text(str(found), limit=250),
-        "opts": model_admin.opts,
         "instance": found,
-        # Themes take the last part of their heading from here.
+        # Themes take the last part of their heading from `original`.
         "original": found,
         "known_status": found.status if found.status in InstanceStatus.values else "unknown",
-        "failure": _failure(site.name, request, found, texts=may_read),
+        "failure": _failure(site, request, found, texts=may_read),
         "contents": _contents(found) if may_read else None,
-        "waiting": _waiting(site.name, request, found),
-        "queued": _queued(site.name, request, found),
-        "poison": _poison(site.name, request, found, texts=may_read),
-        "parent_url": to_instance(site.name, request, found.parent),
-        "children": _children(site.name, request, found),
+        "waiting": _waiting(site, request, found),
+        "queued": _queued(site, request, found),
+        "poison": _poison(site, request, found, texts=may_read),
+        "parent_url": to_instance(site, request, found.parent),
+        "children": _children(site, request, found),
         "past": _past(found, texts=may_read),
-        "log": read_log(site.name, request, found, payloads=may_read),
-        "cancel_url": _cancel_url(site.name, found) if may_cancel else "",
+        "log": read_log(site, request, found, payloads=may_read),
+        "cancel_url": _cancel_url(site, found) if may_cancel else "",
         "commands": _commands(found, may_cancel),
     }
-    return TemplateResponse(request, "admin/deadletter/instance/page.html", context)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    """Why it failed, and whether something brings it back."""
+class InstanceFailure:
+    """Why the instance failed, and whether a retry reopens it."""
 
     category: str
     text: str
@@ -95,7 +85,9 @@ class Failure:
     retry_url: str = ""
 
 
-def _failure(site: str, request: HttpRequest, found: Instance, *, texts: bool) -> Failure | None:
+def _failure(
+    site: str, request: HttpRequest, found: Instance, *, texts: bool
+) -> InstanceFailure | None:
     if found.status != InstanceStatus.FAILED:
         return None
     stored = read(found, "error")
@@ -106,13 +98,14 @@ def _failure(site: str, request: HttpRequest, found: Instance, *, texts: bool) -
     record = None
     if found.failed_by is not None:
         by, rows = found.failed_by, PoisonRecord.objects.using(alias())
-        # As what it became in a dead queue it has another id; it is one of its instance's few.
+        # A message that was moved to a dead queue has a new id; its `source_id` is the old one.
+        # The filter by instance uses an index and finds few records.
         moved = rows.filter(instance=error.instance or found.id, source_id=by)
         ids = rows.filter(message_id=by).values_list("pk", flat=True)
         record = ids.first() or moved.values_list("pk", flat=True).first()
     may_look = request.user.has_perm("deadletter.view_poisonrecord")
     may_retry = may_look and request.user.has_perm("deadletter.retry_poison")
-    return Failure(
+    return InstanceFailure(
         category=str(_CATEGORIES[error.category]),
         text=page_text(error.text if texts else said_of(error.text, error.category), limit=2_000),
         last_error=page_text(
@@ -127,28 +120,22 @@ def _failure(site: str, request: HttpRequest, found: Instance, *, texts: bool) -
 def _advice(found: Instance, error: ErrorDetails, record: int | None) -> str:
     if found.failed_by is None:
         return gettext(
-            "Nothing brings it back: it was a decision. The application may start the id again."
+            "It cannot be reopened: no message failed it. The application may start the same id "
+            "again."
         )
-    values = {"id": found.failed_by, "child": page_text(error.instance, limit=200)}
     if record is None:
-        return (
-            gettext(
-                "The poison record of message %(id)s is gone, so nothing can reopen it. The "
-                "application may start the id again."
-            )
-            % values
+        text = gettext(
+            "The poison record of message %(id)s no longer exists, so the instance cannot be "
+            "reopened. The application may start the same id again."
         )
-    if error.instance not in (None, found.id):
-        return (
-            gettext(
-                "Message %(id)s of %(child)s, below it, did it. When that is retried, both are "
-                "reopened and go on where they stood."
-            )
-            % values
+    elif error.instance not in (None, found.id):
+        text = gettext(
+            "Message %(id)s of the instance %(child)s below it died. When that message is retried, "
+            "both instances are reopened and continue."
         )
-    return gettext("When message %(id)s is retried, it is reopened and goes on where it stood.") % (
-        values
-    )
+    else:
+        text = gettext("When message %(id)s is retried, the instance is reopened and continues.")
+    return text % {"id": found.failed_by, "child": page_text(error.instance, limit=200)}
 
 
 def _contents(found: Instance) -> list[tuple[str, Any]]:
@@ -157,7 +144,7 @@ def _contents(found: Instance) -> list[tuple[str, Any]]:
 
 
 def _waiting(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
-    """Return what it waits for: activities, children, timers."""
+    """Return the activities, children and timers that the instance waits for."""
     stored = read(found, "pending")
     value = stored.value if isinstance(stored.value, dict) else {}
     rows = []
@@ -196,7 +183,7 @@ def _queued(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
 
 
 def _poison(site: str, request: HttpRequest, found: Instance, *, texts: bool) -> dict[str, Any]:
-    """Return its messages that died and are still there."""
+    """Return the poison records of the instance."""
     rows = PoisonRecord.objects.using(alias()).filter(instance=found.pk).order_by("-pk")
     light = rows.short_columns()
     records: list[Any] = list(light.annotate(start=Left("last_error", 200))[: LISTED + 1])
@@ -226,7 +213,7 @@ def _children(site: str, request: HttpRequest, found: Instance) -> dict[str, Any
 
 
 def _past(found: Instance, *, texts: bool) -> list[dict[str, Any]]:
-    """Return how earlier executions ended and which errors were repaired, the latest first."""
+    """Return the ends of earlier executions and the repaired errors, the latest first."""
     stored = read(found, "history")
     if not isinstance(stored.value, list):
         return [{"error": stored.problem or gettext("The history is damaged.")}]

@@ -1,4 +1,4 @@
-// Comfort only: the page works without it. No inline script, so that a strict CSP can stay strict.
+// Optional: the page works without it. It is no inline script, so that a strict CSP can stay strict.
 "use strict";
 (() => {
     const board = document.getElementById("dl-board");
@@ -25,7 +25,7 @@
         }
     };
 
-    // An element is found again by its id, or as the n-th with the same address.
+    // Find an element again by its id, or as the n-th link with the same href.
     const place = (element) => {
         if (element.id) {
             return (root) => root.querySelector(`#${CSS.escape(element.id)}`);
@@ -43,7 +43,7 @@
     const numbers = () => new Map([...board.querySelectorAll("[data-key]")].map(
         (element) => [element.dataset.key, element.textContent]));
 
-    // The verdict without the times, which change by themselves.
+    // The verdict without its durations: they change although nothing happened.
     const verdict = () => [...board.querySelectorAll("#dl-verdict p, .dl-finding")].map((element) => {
         const copy = element.cloneNode(true);
         copy.querySelector(".dl-since")?.remove();
@@ -133,7 +133,7 @@
             look();
         }
     });
-    // Who comes back to the tab sees what is, not what was.
+    // Update at once when the tab becomes visible again.
     document.addEventListener("visibilitychange", () => {
         if (!document.hidden && !paused) {
             clearTimeout(timer);

@@ -1,4 +1,4 @@
-// Comfort only: every page works without it. No inline script, so that a strict CSP can stay strict.
+// Optional: every page works without it. It is no inline script, so that a strict CSP can stay strict.
 "use strict";
 (() => {
     const all = document.querySelector(".dl-all");
@@ -16,13 +16,13 @@
         });
     }
 
-    // The page of a job asks for its own middle part until nothing of it changes any more.
+    // The page of a job reloads its progress until the job is over.
     const job = document.getElementById("dl-job");
     const follow = async () => {
         if (!job || job.querySelector("[data-over]")) {
             return;
         }
-        // Not while a button of it has the focus: it would be lost.
+        // Not while a button in it has the focus: replacing it would lose the focus.
         if (!document.hidden && !job.contains(document.activeElement)) {
             try {
                 const answer = await fetch(job.dataset.part, { credentials: "same-origin" });
@@ -31,7 +31,7 @@
                     job.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
                 }
             } catch {
-                // The next look may succeed.
+                // The next request may succeed.
             }
         }
         setTimeout(follow, 2000);

@@ -154,10 +154,10 @@ def test_a_failed_instance_says_why_and_what_brings_it_back(admin_client: Client
 
     assert "poison: activity charge#1 failed permanently at attempt 1 (max 5)" in html
     assert "the card has expired" in html
-    assert f"When message {record.message_id} is retried, it is reopened" in html
+    assert f"When message {record.message_id} is retried, the instance is reopened" in html
     assert url("poisonrecord", "retry", record.pk) in html
     assert url("poisonrecord", "change", record.pk) in html
-    assert "it failed of this" in html
+    assert "the instance failed because of it" in html
     for event in ("started", "called", "activity failed", "failed"):
         assert f"<strong>{event}</strong>" in html
     assert "Cancel…" not in html
