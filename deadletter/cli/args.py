@@ -7,6 +7,7 @@ import difflib
 import getpass
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..durations import as_timedelta, has_unit
 from ..exceptions import UnknownQueue
 from ..models import Kind
 from ..operations import PoisonFilter, require_queue
-from ..operations.acting import alias_of
+from ..operations.acts import alias_of
 from ..patterns import is_pattern
 from ..status import FailureReason
 from .output import usage
@@ -70,6 +71,51 @@ def add_act(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
     add_common(parser)
+
+
+@dataclass(frozen=True)
+class ActSelection:
+    """The records or messages of an act. Exactly one field is set."""
+
+    poison_ids: list[int] = field(default_factory=list)
+    message_ids: list[int] = field(default_factory=list)
+    wanted: PoisonFilter | None = None
+
+
+def add_selection(parser: argparse.ArgumentParser, *, message: str) -> None:
+    parser.add_argument("ids", nargs="*", type=number, metavar="ID", help="ids of poison records")
+    parser.add_argument("--message", nargs="+", type=number, metavar="ID", default=[], help=message)
+    parser.add_argument("--all", action="store_true", help="every poison record")
+    add_filters(parser)
+    parser.add_argument(
+        "--limit", type=number, metavar="N", help="only the N matches that died first"
+    )
+    parser.add_argument(
+        "--progress", action="store_true", help="report progress, also without a terminal"
+    )
+
+
+def select(options: dict[str, Any]) -> ActSelection:
+    """Read the selection. Raises CommandError (2) if there is none, or more than one."""
+    wanted = poison_filter(options)
+    given = {
+        "ids": bool(options["ids"]),
+        "--message": bool(options["message"]),
+        "a filter": bool(wanted),
+        "--all": options["all"],
+    }
+    named = [name for name, there in given.items() if there]
+    if not named:
+        raise usage("name ids, --message ids, a filter, or --all")
+    if len(named) > 1:
+        raise usage(f"{' and '.join(named)} contradict each other: use one of them")
+    if options["limit"] is not None and not (wanted or options["all"]):
+        raise usage("--limit is for filters and --all")
+    if options["ids"]:
+        return ActSelection(poison_ids=list(dict.fromkeys(options["ids"])))
+    if options["message"]:
+        return ActSelection(message_ids=list(dict.fromkeys(options["message"])))
+    return ActSelection(wanted=wanted)
 
 
 def person(options: dict[str, Any]) -> str:

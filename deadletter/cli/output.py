@@ -68,14 +68,14 @@ class Screen:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("nothing was changed", returncode=1)
 
-    def progress(self, total: int | None) -> Progress:
+    def progress(self, total: int | None) -> ProgressLine:
         """Return a reporter for long work (None: how long is not known), where somebody looks."""
         live = self.stderr.isatty()
-        return Progress(self, total, live=live, silent=not live and not self.always_progress)
+        return ProgressLine(self, total, live=live, silent=not live and not self.always_progress)
 
 
-class Progress:
-    """Says how far it is, once a second."""
+class ProgressLine:
+    """Reports the progress of long work, once a second."""
 
     def __init__(self, screen: Screen, total: int | None, *, live: bool, silent: bool) -> None:
         self.screen, self.total, self.live, self.silent = screen, total, live, silent

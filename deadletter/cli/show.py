@@ -22,9 +22,9 @@ from ..operations import (
 )
 from ..status import FailureReason, Status
 from .args import add_common, alias, number
+from .lookup import where_now, why_no_message, why_no_poison
 from .output import Screen, usage
 from .rows import message_object, poison_object, reason, source, tried
-from .selecting import where_now, why_no_message, why_no_poison
 from .text import ago, paragraph, plain
 
 HELP = "show everything about poison records or, with --message, about messages"
@@ -73,49 +73,49 @@ def _find(id: int, by_message: bool, options: dict[str, Any]) -> PoisonRecord | 
 
 def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
     """Say where a message is now that was asked for by the id it had before it was moved."""
-    burial = read_original_death(row)
-    if burial is None or asked != burial.message_id:
+    death = read_original_death(row)
+    if death is None or asked != death.message_id:
         return []
-    where = f"queue {burial.queue}" if burial.queue else "a queue that was not written down"
+    where = f"queue {death.queue}" if death.queue else "a queue that was not written down"
     return [plain(f"message {asked} died in {where} and is {where_now(row)}")]
 
 
 def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
     """Say of a message that was moved to a dead queue where, when and why it died."""
-    burial = read_original_death(row)
-    if burial is None:
+    death = read_original_death(row)
+    if death is None:
         return []
-    cause = burial.cause.name.lower() if burial.cause else None
+    cause = death.cause.name.lower() if death.cause else None
     return [
-        ("before", f"message {burial.message_id}"),
-        ("died in", f"queue {burial.queue}" if burial.queue else "not written down"),
-        ("died of", ": ".join(part for part in (cause, burial.verdict) if part)),
-        ("its error", burial.error),
-        ("died at", burial.at and f"{burial.at:%Y-%m-%d %H:%M:%S %Z}"),
-        ("moved by", burial.by),
-        ("had key", burial.key),
+        ("before", f"message {death.message_id}"),
+        ("died in", f"queue {death.queue}" if death.queue else "not written down"),
+        ("died of", ": ".join(part for part in (cause, death.verdict) if part)),
+        ("its error", death.error),
+        ("died at", death.at and f"{death.at:%Y-%m-%d %H:%M:%S %Z}"),
+        ("moved by", death.by),
+        ("had key", death.key),
     ]
 
 
 def _death_object(row: PoisonRecord | Message) -> dict[str, Any] | None:
-    burial = read_original_death(row)
-    if burial is None:
+    death = read_original_death(row)
+    if death is None:
         return None
     return {
-        "message_id": burial.message_id,
-        "queue": burial.queue,
-        "reason": burial.reason and burial.reason.name,
-        "last_failure_reason": burial.failure_reason and burial.failure_reason.name,
-        "verdict": burial.verdict,
-        "error": burial.error,
-        "attempts": burial.attempts,
-        "max_attempts": burial.max_attempts,
-        "fingerprint": burial.fingerprint,
-        "exception": burial.exception,
-        "frame": burial.frame,
-        "by": burial.by,
-        "at": burial.at,
-        "key": burial.key,
+        "message_id": death.message_id,
+        "queue": death.queue,
+        "reason": death.reason and death.reason.name,
+        "last_failure_reason": death.failure_reason and death.failure_reason.name,
+        "verdict": death.verdict,
+        "error": death.error,
+        "attempts": death.attempts,
+        "max_attempts": death.max_attempts,
+        "fingerprint": death.fingerprint,
+        "exception": death.exception,
+        "frame": death.frame,
+        "by": death.by,
+        "at": death.at,
+        "key": death.key,
     }
 
 

@@ -120,13 +120,13 @@ def retry_dead_in(
     payload: str | None = None,
     delays: Sequence[timedelta] | None = None,
     by: str = "",
-) -> tuple[ActResult, list[PoisonRecord]]:
+) -> ActResult:
     """
     Move messages of dead queues back to the queue they died in, or to `queue`, under their own ids.
 
     Attempts 0, FAILED cleared, stages and key as they were. The ids given are the ids in the dead
-    queues. `payload` and `delays` as for `retry_in`. Return also the messages as the poison records
-    that they would have been.
+    queues; `payload` and `delays` as for `retry_in`. The records of the result are the messages as
+    the poison records that they would have been.
     """
     ids = list(dict.fromkeys(message_ids))
     waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
@@ -154,7 +154,7 @@ def retry_dead_in(
     left = [id for id in free if id not in batch.done and id not in refused]
     refused |= {id: _conflict(tx, batch.records[id]) for id in left}
     missing = [id for id in ids if id not in rows]
-    return ActResult(done, missing, dict(sorted(refused.items()))), records
+    return ActResult(done, missing, dict(sorted(refused.items())), records=records)
 
 
 class _Targets:

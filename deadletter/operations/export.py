@@ -12,7 +12,7 @@ from ..lifecycle.transaction import in_transaction
 from ..models import Act, Damaged, PoisonRecord
 from ..status import FailureReason
 from . import audit
-from .acting import alias_of
+from .acts import alias_of
 from .filters import PoisonFilter
 from .redaction import redact, redact_history
 
@@ -79,7 +79,7 @@ def export_poison(
         raise ValueError(f"format: expected jsonl or csv, got {format!r}")
     alias = alias_of(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
-    opening = audit.Opening(
+    new = audit.NewEntry(
         act=Act.EXPORT,
         by=by,
         why=why,
@@ -91,18 +91,18 @@ def export_poison(
         for column in COLUMNS
         if (payloads or column not in GUARDED) and not (format == "csv" and column in _NOT_IN_CSV)
     ]
-    return _lines(fixed, opening, format, columns, reveal, alias)
+    return _lines(fixed, new, format, columns, reveal, alias)
 
 
 def _lines(
     wanted: PoisonFilter,
-    opening: audit.Opening,
+    new: audit.NewEntry,
     format: str,
     columns: list[str],
     reveal: bool,
     alias: str,
 ) -> Iterator[str]:
-    entry = in_transaction(lambda tx: audit.record(tx, opening), using=alias)
+    entry = in_transaction(lambda tx: audit.record(tx, new), using=alias)
     if format == "csv":
         yield _csv_line(columns)
     for piece in _pieces(wanted, alias, columns):

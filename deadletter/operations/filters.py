@@ -9,12 +9,13 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
+from .. import clock
 from ..error_details import shown
-from ..models import PoisonRecord
+from ..models import Message, PoisonRecord, State
 from ..models.poison import PoisonQuerySet
 from ..patterns import is_pattern
-from ..status import FailureReason
-from .queue_names import matching_queues
+from ..status import FailureReason, Status
+from .queues import matching_queues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +119,45 @@ class PoisonFilter:
             if value not in (None, ""):
                 values[key] = _read(key, value)
         return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageFilter:
+    """
+    Every field narrows; None leaves it open. `queue` is a name, or a pattern (`tenant-a/*`).
+
+    `kind` and `reason` have no index. Raises ValueError for a reason that does not exist.
+    """
+
+    queue: str | None = None
+    name: str | None = None
+    kind: str | None = None
+    instance: str | None = None
+    stream: str | None = None
+    #: What its last failure was: a FailureReason, its number or its name.
+    reason: FailureReason | int | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            # Frozen: this is the only moment at which a field may be written.
+            object.__setattr__(self, "reason", as_reason(self.reason))
+
+    def messages(self, state: str, using: str) -> Any:
+        """Return the messages in a state, oldest first, without their payloads."""
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.queue is not None:
+            del given["queue"]
+            if is_pattern(self.queue):
+                given["queue__name__in"] = matching_queues(self.queue, using=using)
+            else:
+                given["queue__name"] = self.queue
+        if "reason" in given:
+            given["failure_reason"] = given.pop("reason")
+        if state == State.FAILED:
+            # Implied by the bit, and unlike it known to an index.
+            given["status__gte"] = int(Status.FAILED)
+        rows = Message.objects.using(using).light().select_related("queue").order_by("pk")
+        return rows.in_state(state, clock.now(using)).filter(**given)
 
 
 #: Characters of a value. SQLite refuses a LIKE pattern of more than 50,000 bytes.

@@ -14,7 +14,7 @@ from django.db.models.functions import Left
 from .. import clock, sql
 from ..lifecycle.dead_queues import read_original_death
 from ..models import Message, PoisonRecord
-from .acting import alias_of
+from .acts import alias_of
 
 #: Counts stop here; more is shown as "10,000+".
 COUNTED = 10_000

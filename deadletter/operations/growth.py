@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from django.db import connections
 
 from .. import clock, sql
-from .acting import alias_of
+from .acts import alias_of
 from .groups import Place, Sample, read_samples
 
 #: Hours looked back, and deaths counted in each; an hour with more looks like one with this many.

@@ -11,10 +11,9 @@ from ..lifecycle.imports import Arrival, check_origin, import_in, look_in, read_
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry
 from . import audit
-from .acting import after_pieces, alias_of
-from .bulk import Progress
+from .acts import Progress, after_pieces, alias_of
 from .hidden_values import find_marker
-from .queue_names import require_queue
+from .queues import require_queue
 
 #: Rows of one transaction, and characters of their payloads and histories.
 PIECE, SIZE = 500, 4_000_000
@@ -66,7 +65,7 @@ def import_messages(
     work = _Importing(
         origin=origin,
         queue=queue,
-        opening=audit.Opening(act=Act.IMPORT, by=by, why=why, selection=selection),
+        new=audit.NewEntry(act=Act.IMPORT, by=by, why=why, selection=selection),
         dry_run=dry_run,
         alias=alias,
     )
@@ -95,7 +94,7 @@ class _Importing:
 
     origin: str
     queue: str | None
-    opening: audit.Opening
+    new: audit.NewEntry
     dry_run: bool
     alias: str
     found: Import = field(default_factory=Import)
@@ -172,7 +171,7 @@ class _Importing:
         if entry is None:
             if not (stored or refused):
                 return None
-            entry = audit.record(tx, self.opening)
+            entry = audit.record(tx, self.new)
         total = len(self.found.ignored) + len(ignored)
         AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(detail={"ignored": total})
         audit.name(tx, entry, list(stored.values()))

@@ -14,7 +14,7 @@ from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, Instance, InstanceEvent, PoisonRecord
 from . import audit
-from .acting import alias_of
+from .acts import alias_of
 
 #: Rows looked at where a name and a status are asked for together: no index knows both.
 REACH = 10_000
@@ -120,10 +120,10 @@ def cancel_instance(
 
     def work(tx: Transaction) -> Cancellation:
         cancelled = cancelling(tx, id, said)
-        opening = audit.Opening(
-            act=Act.CANCEL, by=by, why=why, selection={"instance": id, "cancelled": cancelled[:100]}
+        selection = {"instance": id, "cancelled": cancelled[:100]}
+        entry = audit.record(
+            tx, audit.NewEntry(act=Act.CANCEL, by=by, why=why, selection=selection)
         )
-        entry = audit.record(tx, opening)
         audit.count(tx, entry, done=len(cancelled))
         return Cancellation(cancelled, entry_id=entry.pk)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +14,11 @@ from django.utils.translation import gettext
 from ..durations import as_text
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, Queue
+from ..models import Act, PoisonRecord, Queue
 from ..models.queue import with_destination
+from ..patterns import is_pattern, wanted
 from . import audit
-from .acting import alias_of
-from .queue_names import matching_queues
+from .acts import alias_of
 
 #: The fields of a policy, in the order people are shown them.
 POLICY = (
@@ -144,6 +145,39 @@ def resume_matching(
     return _switch_matching(name, Act.RESUME, by, why, using)
 
 
+def matching_queues(name: str, *, or_poison: bool = False, using: str | None = None) -> list[str]:
+    """
+    Return the queues that a name or a pattern means, by name; empty: none.
+
+    `or_poison`: also queues that are gone and have left poison behind. A pattern matches neither
+    dead queues nor deadletter's own queue.
+    """
+    alias = alias_of(using)
+    rows = Queue.objects.using(alias)
+    if not is_pattern(name):
+        is_there = rows.filter(name=name).exists()
+        left = or_poison and PoisonRecord.objects.using(alias).filter(queue=name).exists()
+        return [name] if is_there or left else []
+    queues = dict(rows.named_and_dead())
+    if or_poison:
+        queues = dict.fromkeys(_with_poison(alias), False) | queues
+    return wanted((name,)).choose(queues.items())
+
+
+def require_queue(
+    name: str, *, or_pattern: bool = False, or_poison: bool = False, using: str | None = None
+) -> None:
+    """
+    Raise UnknownQueue unless there is a queue of that name.
+
+    `or_pattern`: or one that the pattern matches; `or_poison`: or one that has left poison behind.
+    """
+    is_refused = is_pattern(name) and not or_pattern
+    if is_refused or not matching_queues(name, or_poison=or_poison, using=using):
+        queues = Queue.objects.using(alias_of(using))
+        raise UnknownQueue(name, queues.values_list("name", flat=True))
+
+
 def _switch_matching(
     name: str, act: Act, by: str | None, why: str, using: str | None
 ) -> list[Queue]:
@@ -207,8 +241,16 @@ def _record(
     why: str = "",
 ) -> None:
     detail = {key: _shown(value) for key, value in changes.items()}
-    entry = audit.record(
-        tx,
-        audit.Opening(act=act, by=by, why=why, selection={"queue": queue.name}, detail=detail),
-    )
+    selection = {"queue": queue.name}
+    new = audit.NewEntry(act=act, by=by, why=why, selection=selection, detail=detail)
+    entry = audit.record(tx, new)
     audit.count(tx, entry, done=1)
+
+
+def _with_poison(alias: str) -> Iterator[str]:
+    """Yield the queues that have poison: an index probe for each, however many records it has."""
+    names = PoisonRecord.objects.using(alias).order_by("queue").values_list("queue", flat=True)
+    found = names.first()
+    while found is not None:
+        yield found
+        found = names.filter(queue__gt=found).first()

@@ -12,7 +12,7 @@ from django.db.models import Count, F, Max, Min, Q
 from .. import clock
 from ..models import Breaker, Instance, Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
-from .queue_names import matching_queues
+from .queues import matching_queues
 
 _FAILED_BIT = F("status").bitand(int(Status.FAILED))
 

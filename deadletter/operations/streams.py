@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce
 
 from .. import clock, sql
 from ..models import Message, PoisonRecord, Queue, State
-from .acting import alias_of
+from .acts import alias_of
 from .bounded import by_index
 
 #: Waiting messages are counted up to here.

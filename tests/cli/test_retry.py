@@ -10,7 +10,7 @@ import pytest
 from deadletter import FailureReason, operations, send
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
-from deadletter.operations import hurrying
+from deadletter.operations import acts
 from tests.operations.records import dead, entries, failed, many_dead
 
 
@@ -342,7 +342,7 @@ def test_failed_takes_filters_only(cli, clock, arguments):
 
 
 def test_failed_messages_are_retried_in_pieces(clock, monkeypatch, counts):
-    monkeypatch.setattr(hurrying, "PIECE", 2)
+    monkeypatch.setattr(acts, "PIECE", 2)
     for _ in range(5):
         failed()
     heard: list[int] = []

@@ -6,7 +6,7 @@ import pytest
 
 from deadletter import UnknownQueue, operations, testing
 from deadletter.models import Act, AuditEntry, BulkJob, Message, PoisonRecord, Queue
-from deadletter.operations import PoisonFilter, acting, bulk
+from deadletter.operations import PoisonFilter, acts, bulk
 
 from .records import dead, many_dead
 
@@ -15,8 +15,7 @@ OWN = ["deadletter"]
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(acting, "PIECE", 10)
-    monkeypatch.setattr(bulk, "PIECE", 10)
+    monkeypatch.setattr(acts, "PIECE", 10)
 
 
 def start(act: Act = Act.RETRY, **options) -> BulkJob:

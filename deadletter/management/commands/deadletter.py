@@ -24,7 +24,6 @@ from ...cli import (
     stats,
     streams,
     transfer,
-    waiting,
     workers,
 )
 from ...cli.output import Screen, usage
@@ -38,8 +37,8 @@ PARTS = (
     ("show", show.HELP, show.add, show.run),
     ("retry", retry.HELP, retry.add, retry.run),
     ("remove", remove.HELP, remove.add, remove.run),
-    ("release", waiting.HELP_RELEASE, waiting.add, waiting.run_release),
-    ("poison", waiting.HELP_POISON, waiting.add, waiting.run_poison),
+    ("release", remove.HELP_RELEASE, remove.add_messages, remove.run_release),
+    ("poison", remove.HELP_POISON, remove.add_messages, remove.run_poison),
     ("instances", instances.HELP, instances.add, instances.run),
     ("instance", instances.HELP_ONE, instances.add_one, instances.run_one),
     ("stats", stats.HELP, stats.add, stats.run),

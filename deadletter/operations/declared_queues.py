@@ -9,9 +9,9 @@ from django.apps import apps as installed
 from django.apps.registry import Apps
 from django.db import router
 
-from .conf import get_settings
-from .logs import event
-from .models import Queue
+from ..conf import get_settings
+from ..logs import event
+from ..models import Queue
 
 #: How often a queue made here puts off a message whose name nobody knows: 303 s in all, long enough
 #: for a rolling deployment.
