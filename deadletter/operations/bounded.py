@@ -1,39 +1,17 @@
-"""How does a look at large tables stay cheap? It stops at a limit, and goes by an index."""
+"""Planner settings for reads of large tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from django.db import connections, transaction
-from django.db.models import IntegerField, QuerySet, Subquery
 
 from ..lifecycle.transaction import configure
 
 #: Ways of PostgreSQL's planner that read far more than a limit asks for, when what is looked for
 #: is not where it expects it: 1,001 parked messages behind a million others.
 _OTHER_WAYS = ("enable_seqscan", "enable_bitmapscan", "jit")
-
-
-class CountUpTo(Subquery):
-    """
-    The number of rows of a correlated subquery, at most `limit` + 1 of them.
-
-    `where` narrows what is counted, not what is looked at: `CountUpTo(rows.values("doing"), 1000,
-    doing=2)` looks at 1,001 rows and counts those that do 2.
-    """
-
-    template = "(SELECT COUNT(*) FROM (%(subquery)s) AS counted%(where)s)"
-    output_field = IntegerField()
-
-    def __init__(self, rows: QuerySet[Any, Any], limit: int, **where: int) -> None:
-        tests = " AND ".join(f'counted."{name}" = {int(value)}' for name, value in where.items())
-        super().__init__(
-            rows.order_by()[: limit + 1],
-            output_field=IntegerField(),
-            where=f" WHERE {tests}" if tests else "",
-        )
 
 
 @contextmanager

@@ -7,14 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from django.db import router
-from django.db.models import Count, F, Max, Min, Q
+from django.db.models import Count, Max, Min, Q
 
 from .. import clock
 from ..models import Breaker, Instance, Message, PoisonRecord, Queue
 from ..status import FailureReason, Status
+from .depths import FAILED_BIT, exact_counts
 from .queues import matching_queues
-
-_FAILED_BIT = F("status").bitand(int(Status.FAILED))
 
 
 @dataclass
@@ -70,7 +69,7 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
     """
     alias = using or router.db_for_write(Message)
     now = clock.now(alias)
-    messages: Any = Message.objects.using(alias).alias(bit=_FAILED_BIT)
+    messages: Any = Message.objects.using(alias).alias(bit=FAILED_BIT)
     poison: Any = PoisonRecord.objects.using(alias)
     names = dict(Queue.objects.using(alias).values_list("pk", "name"))
     candidates = _candidates(alias, 10)
@@ -80,7 +79,7 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
         messages, candidates = messages.filter(queue__in=names), candidates.filter(queue__in=names)
         poison = poison.filter(queue__in=matched)
     found = Stats(queues={name: QueueStats() for name in sorted(names.values())})
-    for row in messages.order_by().values("queue_id").annotate(**_states(now)):
+    for row in messages.order_by().values("queue_id").annotate(**_counts(now)):
         queue_id = row.pop("queue_id")
         # A row that somebody deleted by hand took the name along; its messages still count.
         name = names.get(queue_id, f"#{queue_id}")
@@ -115,24 +114,16 @@ def poison_candidates(
 
 
 def _candidates(alias: str, attempts: int) -> Any:
-    failed = Message.objects.using(alias).alias(bit=_FAILED_BIT)
+    failed = Message.objects.using(alias).alias(bit=FAILED_BIT)
     # The second is implied by the bit, and unlike it known to an index.
     failed = failed.filter(bit__gt=0, status__gte=int(Status.FAILED))
     return failed.filter(attempts__gte=attempts, available_at__isnull=False)
 
 
-def _states(now: datetime) -> dict[str, Any]:
-    bit = Q(bit__gt=0)
-    waiting = Q(available_at__gt=now, lease_token=None)
-    return {
-        "pending": Count("pk", filter=Q(available_at__lte=now)),
-        "scheduled": Count("pk", filter=waiting & ~bit),
-        "failed": Count("pk", filter=waiting & bit),
-        "active": Count("pk", filter=Q(available_at__gt=now, lease_token__isnull=False)),
-        "blocked": Count("pk", filter=Q(available_at=None)),
-        "oldest": Min("created_at"),
-        "next_retry": Min("available_at", filter=waiting & bit),
-    }
+def _counts(now: datetime) -> dict[str, Any]:
+    failed = Q(available_at__gt=now, lease_token=None, bit__gt=0)
+    times = {"oldest": Min("created_at"), "next_retry": Min("available_at", filter=failed)}
+    return exact_counts(now) | times
 
 
 def _sum(queues: list[QueueStats]) -> QueueStats:
