@@ -298,8 +298,9 @@ def _pretty(value: Any, hide: bool, limit: int) -> list[str]:
 
 
 def _stages(status: int) -> str:
-    known = [flag.name or "" for flag in Status if status & flag and flag != Status.FAILED]
-    return ", ".join(known).lower() or "-"
+    """Return the stages that have names; FAILED is no stage."""
+    names = Status.names(status & ~Status.FAILED)
+    return ", ".join(name.lower() for name in names if not name.isdecimal()) or "-"
 
 
 def _pairs(*pairs: tuple[str, object]) -> list[str]:
