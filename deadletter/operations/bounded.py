@@ -9,18 +9,18 @@ from django.db import connections, transaction
 
 from ..lifecycle.transaction import configure
 
-#: Ways of PostgreSQL's planner that read far more than a limit asks for, when what is looked for
-#: is not where it expects it: 1,001 parked messages behind a million others.
-_OTHER_WAYS = ("enable_seqscan", "enable_bitmapscan", "jit")
+#: Plans of PostgreSQL that read far more than a limit asks for when the rows are not where the
+#: planner expects them: 1,001 parked messages behind a million others.
+_OTHER_PLANS = ("enable_seqscan", "enable_bitmapscan", "jit")
 
 
 @contextmanager
 def by_index(using: str) -> Iterator[None]:
     """
-    Let every statement inside find its rows by an index, whatever the statistics say.
+    Make every query of the block find its rows by an index, whatever the statistics say.
 
-    Local to a transaction on PostgreSQL; a caller's own goes on as it was. SQLite, which would take
-    its write lock for a transaction, has such plans anyway.
+    The settings are local to a transaction on PostgreSQL; a caller's transaction gets its own back.
+    SQLite has such plans anyway, and would take its write lock for a transaction.
     """
     connection = connections[using]
     if connection.vendor != "postgresql":
@@ -28,7 +28,7 @@ def by_index(using: str) -> Iterator[None]:
         return
     nested = connection.in_atomic_block
     with transaction.atomic(using=using):
-        before = configure(connection, dict.fromkeys(_OTHER_WAYS, "off"))
+        before = configure(connection, dict.fromkeys(_OTHER_PLANS, "off"))
         yield
         if nested and before:
             configure(connection, before)

@@ -24,7 +24,7 @@ from .filters import PoisonFilter
 from .poison_records import RetryOptions, remove_piece, retry_piece
 from .queues import require_queue
 
-#: The queue and the message name of work that goes on in the background.
+#: The queue and the message name of background jobs.
 QUEUE = internal_queue.QUEUE
 NAME = "deadletter.bulk"
 
@@ -41,9 +41,10 @@ def retry_matching(
     using: str | None = None,
 ) -> Total:
     """
-    Retry every record that matches now, oldest first; with `limit`, the first so many.
+    Retry every record that matches now, oldest first; with `limit`, at most the first so many.
 
-    `progress` is told how many were looked at. Raises UnknownQueue before anything is touched.
+    `progress` is called with the number of records looked at. Raises UnknownQueue before
+    any change.
     """
     options = RetryOptions(queue=queue, rate=rate)
     if queue is not None:
@@ -110,9 +111,9 @@ def start_job(
     using: str | None = None,
 ) -> BulkJob:
     """
-    Begin an act that a worker carries on in the background, as messages of its own queue.
+    Start an act that a worker does in the background, as messages of deadletter's internal queue.
 
-    `wanted` must be fixed (`PoisonFilter.fixed`); `total` is what was shown when it was confirmed.
+    `wanted` must be fixed (`PoisonFilter.fixed`); `total` is the number that the user confirmed.
     """
     if act not in (Act.RETRY, Act.REMOVE) or wanted.up_to is None:
         raise ValueError("a job retries or removes what a fixed filter matches")
@@ -133,14 +134,14 @@ def start_job(
             updated_at=tx.time(),
         )
         internal_queue.own_queue(alias)
-        _ask_for_more(job, alias)
+        _send_next(job, alias)
         return job
 
     return in_transaction(work, using=alias)
 
 
 def step_job(job_id: int, *, using: str | None = None) -> bool:
-    """Do one piece of a job and ask for the next; False when there is nothing more to do."""
+    """Do one piece of a job and send the message for the next; return False if the job is over."""
     alias = alias_of(using)
 
     def work(tx: Transaction) -> bool:
@@ -163,7 +164,7 @@ def step_job(job_id: int, *, using: str | None = None) -> bool:
         job.updated_at = tx.time()
         job.save(using=alias, update_fields=["next_id", "done", "refused", "state", "updated_at"])
         if ids:
-            _ask_for_more(job, alias)
+            _send_next(job, alias)
         return bool(ids)
 
     return in_transaction(work, using=alias)
@@ -173,9 +174,9 @@ def control_job(
     job_id: int, state: str, *, by: str | None = None, using: str | None = None
 ) -> BulkJob:
     """
-    Pause, resume or cancel a job; its audit entry says who did, and when.
+    Pause, resume or cancel a job; its audit entry keeps who did it, and when.
 
-    Raises: ValueError when it is over.
+    Raises ValueError if the job is over.
     """
     alias = alias_of(using)
 
@@ -193,14 +194,14 @@ def control_job(
         job.entry.detail = {**job.entry.detail, "steps": steps}
         job.entry.save(using=alias, update_fields=["detail"])
         if resumed:
-            _ask_for_more(job, alias)
+            _send_next(job, alias)
         return job
 
     return in_transaction(work, using=alias)
 
 
-def _ask_for_more(job: BulkJob, alias: str) -> None:
-    # The handler must look where the job is, which need not be where the router points.
+def _send_next(job: BulkJob, alias: str) -> None:
+    # The job may be in another database than the one that the router names.
     send(NAME, {"job": job.pk, "using": alias}, queue=QUEUE, using=alias)
 
 

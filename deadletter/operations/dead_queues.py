@@ -38,12 +38,12 @@ def retry_dead(
     using: str | None = None,
 ) -> ActResult:
     """
-    Move messages of dead queues back where they died: attempts 0, FAILED cleared, their own ids.
+    Move messages of dead queues back to the queue they died in, under the ids they had there.
 
-    `message_ids` are the ids that they have in the dead queue; their stages, keys and history are
-    as they were. `queue` sends them elsewhere; `payload`, `rate` and `literal` as for
-    `retry_poison`. Refused with the reason: a message that is being handled, one whose id or key is
-    in use, and one whose queue is gone or not known.
+    Attempts 0, FAILED cleared; stages, keys and history kept. `message_ids` are their ids in the
+    dead queue. `queue` moves them to another queue; `payload`, `rate` and `literal` as for
+    `retry_poison`. Refused with the reason: active messages, messages whose id or key is in use,
+    and messages whose queue is missing or unknown.
     """
     wanted = as_ids(message_ids)
     options = RetryOptions(queue=queue, payload=payload, rate=rate, literal=literal)
@@ -54,14 +54,14 @@ def retry_dead(
 
 @dataclass(frozen=True, kw_only=True)
 class DeadQueueFilter:
-    """Which messages of a dead queue; every field but the queue narrows."""
+    """A selection of the messages of a dead queue; every field but the queue narrows it."""
 
     dead_queue: str
     name: str | None = None
     fingerprint: str | None = None
 
     def messages(self, using: str) -> Any:
-        """Return the messages that were moved there, oldest first, without their payloads."""
+        """Return the messages that were moved to the dead queue, oldest first, without payloads."""
         rows = Message.objects.using(using).light().select_related("queue").order_by("pk")
         rows = rows.filter(queue__name=self.dead_queue, source_id__isnull=False, origin=None)
         if self.name is not None:
@@ -81,9 +81,9 @@ def retry_dead_queue(
     using: str | None = None,
 ) -> Total:
     """
-    Move what matches in a dead queue back where it died, oldest first; what comes later stays.
+    Move matching messages of a dead queue back to where they died, oldest first.
 
-    Raises UnknownQueue before anything is touched.
+    Messages that arrive later stay. Raises UnknownQueue before any change.
     """
     alias = alias_of(using)
     require_queue(wanted.dead_queue, using=alias)
@@ -105,11 +105,11 @@ def retry_dead_queue(
 
 
 def find_moved(message_id: int, *, using: str | None = None) -> Message | PoisonRecord | None:
-    """Return what became of a message that was moved to a dead queue, by the id it had before."""
+    """Return the copy, or its poison record, of a moved message by the id it had before."""
     if not can_be_id(message_id):
         return None
     alias = alias_of(using)
-    # By the index of what was moved, which begins with the queue.
+    # Naming the queues lets the index of moved messages, which begins with the queue, find it.
     queues = list(Queue.objects.using(alias).values_list("pk", flat=True))
     rows = Message.objects.using(alias).select_related("queue").filter(origin=None)
     found = rows.filter(queue_id__in=queues, source_id=message_id).order_by("-pk").first()
@@ -121,9 +121,9 @@ def find_moved(message_id: int, *, using: str | None = None) -> Message | Poison
 
 def moved(message_ids: Iterable[int], *, using: str) -> dict[int, int]:
     """
-    Return which of these ids are of messages in dead queues: the ids there, by the ids given.
+    Return the ids of messages in dead queues, by the ids given; other ids are left out.
 
-    An id may be the one in the dead queue, or the one that the message had before.
+    An id may be the id in the dead queue, or the one that the message had before.
     """
     queues = list(Queue.objects.using(using).values_list("pk", flat=True))
     found: dict[int, int] = {}

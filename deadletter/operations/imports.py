@@ -1,4 +1,4 @@
-"""How do exported messages come back, here or in another installation? Each of them once."""
+"""Import of exported messages, here or in another installation; each message is stored once."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PIECE, SIZE = 500, 4_000_000
 
 @dataclass
 class Import:
-    """What became of the rows."""
+    """What became of the rows of an import."""
 
-    #: Ids that messages had in their origin, in order: stored now, and there before.
+    #: Ids of messages in their origin, in order: stored now, and stored before.
     imported: list[int] = field(default_factory=list)
     ignored: list[int] = field(default_factory=list)
-    #: Why, by the number of the row; the first is 1.
+    #: The reason by the number of the row; the first row is 1.
     refused: dict[int, str] = field(default_factory=dict)
-    #: The ids that imported messages have here, by those that they had.
+    #: The ids that imported messages have here, by their ids in the origin.
     ids: dict[int, int] = field(default_factory=dict)
     rows: int = 0
-    #: The audit entry; 0 when nothing was imported or refused.
+    #: The audit entry; 0 if nothing was imported or refused.
     entry_id: int = 0
 
 
@@ -49,20 +49,21 @@ def import_messages(
     """
     Store rows as `export_poison` writes them, as messages: due now, attempts 0, histories kept.
 
-    They go to `queue`, or each to the queue that it names. A message is known by `origin` and its
-    `message_id` there (rows of others may say `source_id`): one that the queue has, waiting or
-    dead, is ignored. A row is refused, and nothing of it stored, for what `send` refuses, for a
-    value that was hidden from the export, and when it belongs to an instance.
+    They go to `queue`, or each to the queue that its row names. `origin` and the `message_id` there
+    (or `source_id`) identify a message: one that the queue has already, waiting or dead, is
+    ignored. A row is refused, and nothing of it stored, if `send` would refuse it, if it has a
+    redacted value, and if it belongs to an instance.
 
-    Piece by piece, each a transaction: after an interruption the same call goes on, and two that
-    race store nothing twice. Raises ValueError for a bad origin, UnknownQueue for a bad queue.
+    Rows are stored in pieces, each in a transaction: after an interruption the same call does the
+    rest, and two concurrent imports store nothing twice. Raises ValueError for a bad origin,
+    UnknownQueue for a bad queue.
     """
     alias = alias_of(using)
     check_origin(origin)
     if queue is not None:
         require_queue(queue, using=alias)
     selection = {"origin": origin} | ({"queue": queue} if queue is not None else {})
-    work = _Importing(
+    work = _Run(
         origin=origin,
         queue=queue,
         new=audit.NewEntry(act=Act.IMPORT, by=by, why=why, selection=selection),
@@ -83,14 +84,14 @@ def import_messages(
 
 @dataclass
 class BadRow:
-    """Stands for a row that could not be read at all, and says why."""
+    """A row that could not be read at all, with the reason."""
 
     problem: str
 
 
 @dataclass(kw_only=True)
-class _Importing:
-    """One import under way."""
+class _Run:
+    """One import: the result so far, and the piece that is being collected."""
 
     origin: str
     queue: str | None
@@ -99,7 +100,7 @@ class _Importing:
     alias: str
     found: Import = field(default_factory=Import)
     entry: AuditEntry | None = None
-    #: Of the piece under way: by queue and id, the number of the row and the message.
+    #: The current piece: the number of the row and the message, by queue and id.
     _piece: dict[tuple[str, int], tuple[int, Arrival]] = field(default_factory=dict)
     _refused: dict[int, str] = field(default_factory=dict)
     _repeated: list[int] = field(default_factory=list)
@@ -111,7 +112,7 @@ class _Importing:
         return rows >= PIECE or self._size >= SIZE
 
     def add(self, number: int, row: Any) -> None:
-        """Check one row: keep it for the next transaction, or note why it is refused."""
+        """Check one row: add it to the piece, or note why it is refused."""
         self.found.rows += 1
         try:
             if isinstance(row, BadRow):
@@ -131,7 +132,7 @@ class _Importing:
         self._size += arrival.size
 
     def flush(self) -> None:
-        """Do what was collected in one transaction, and add it to what was done before."""
+        """Store the piece in one transaction, and add it to the result."""
         if not (self._piece or self._refused or self._repeated):
             return
         with after_pieces(len(self.found.imported)):
@@ -166,7 +167,7 @@ class _Importing:
         ignored: list[int],
         refused: Mapping[int, str],
     ) -> AuditEntry | None:
-        """Write the act down with the first row that is imported or refused."""
+        """Add the piece to the audit entry; the first row imported or refused creates it."""
         entry = self.entry
         if entry is None:
             if not (stored or refused):
@@ -180,7 +181,7 @@ class _Importing:
 
 
 def _refuse_hidden(row: Mapping[str, Any]) -> None:
-    """A value that `redact` hid is not in the row: storing its marker would lose it for good."""
+    """Refuse a row with a redacted value: the stored marker would replace the value for good."""
     for name in ("payload", "headers", "history"):
         found = find_marker(row.get(name), name)
         if found is not None:

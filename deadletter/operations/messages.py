@@ -42,13 +42,13 @@ def list_messages(
 
 
 def get_message(message_id: int, *, using: str | None = None) -> Message | None:
-    """Return one message with everything there is, or None when it is in no queue."""
+    """Return one message with all its columns, or None if it is in no queue."""
     rows = Message.objects.using(alias_of(using)).select_related("queue")
     return rows.filter(pk=message_id).first()
 
 
 def whereabouts(message_id: int, *, using: str | None = None) -> tuple[str, int] | None:
-    """Say in which state a message is, and the poison record (or 0); None: it is nowhere."""
+    """Return the state of a message and its poison record (or 0), or None if it does not exist."""
     alias = alias_of(using)
     record = PoisonRecord.objects.using(alias).filter(message_id=message_id)
     if (poison_id := record.values_list("pk", flat=True).first()) is not None:
@@ -70,13 +70,12 @@ def retry_messages(
     using: str | None = None,
 ) -> ActResult:
     """
-    Retry messages by their own ids: the dead as `retry_poison` does, the others as `retry_now`.
+    Retry messages by their own ids: dead ones as `retry_poison` does, the others as `retry_now`.
 
-    A message in a dead queue goes back where it died, as `retry_dead` does; it is known by its id
-    there, and by the one it had before. What `retry_now` refuses is refused. `queue`, `payload` and
-    `rate` are for the dead: with one of them all others are refused. `reset=False` is for the
-    others: with it the dead are refused, whose count always starts again. `literal` as for
-    `retry_poison`.
+    A message in a dead queue goes back to where it died, as `retry_dead` does; it is found by its
+    id there and by the id it had before. `queue`, `payload` and `rate` are for dead messages: with
+    one of them all others are refused. `reset=False` is for the others: with it dead messages,
+    whose count always starts at 0, are refused. `literal` as for `retry_poison`.
     """
     wanted = as_ids(message_ids)
     alias = alias_of(using)

@@ -1,4 +1,4 @@
-"""What people do to queues: create, change, pause, resume, delete. Every change is audited."""
+"""Queues: find, create, change, pause, resume and delete them. Every change is audited."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..patterns import is_pattern, wanted
 from . import audit
 from .acts import alias_of
 
-#: The fields of a policy, in the order people are shown them.
+#: The fields of a policy, in the order of pages and tables.
 POLICY = (
     "max_attempts",
     "unregistered_attempts",
@@ -42,7 +42,7 @@ def create_queue(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None, **policy: Any
 ) -> Queue:
     """
-    Create a queue. Raises ValidationError naming the field.
+    Create a queue. Raises ValidationError, naming the field.
 
     A `dead_queue` without `on_poison` means on_poison="dead_queue".
     """
@@ -65,10 +65,10 @@ def set_queue(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None, **policy: Any
 ) -> Queue:
     """
-    Change fields of a policy; they act on the next claim or failure.
+    Change fields of a policy; they take effect with the next claim or failure.
 
-    A `dead_queue` without `on_poison` means on_poison="dead_queue". The audit entry says from what
-    to what; none is written when nothing was different.
+    A `dead_queue` without `on_poison` means on_poison="dead_queue". The audit entry keeps the old
+    and the new values; a call that changes nothing writes none.
     """
     alias = alias_of(using)
     policy = with_destination(policy)
@@ -97,7 +97,7 @@ def delete_queue(
     """
     Delete a queue that is not in use; the audit entry keeps its policy.
 
-    Raises UnknownQueue, and ProtectedError while it has messages or is another's dead queue.
+    Raises UnknownQueue, and ProtectedError while it has messages or is the dead queue of another.
     """
     alias = alias_of(using)
 
@@ -106,7 +106,7 @@ def delete_queue(
     def work(tx: Transaction) -> None:
         queue = _get(name, alias)
         policy = {field: getattr(queue, field) for field in POLICY}
-        # Before the entry is written: a queue in use is refused, and leaves none.
+        # Before the entry is written: a queue in use is refused and leaves no entry.
         queue.delete(using=alias)
         _record(tx, Act.EDIT_QUEUE, queue, by, {"deleted": True, **policy}, why)
         deleted.append(queue)
@@ -114,7 +114,7 @@ def delete_queue(
     try:
         in_transaction(work, using=alias)
     except ProtectedError:
-        # A message was sent while the deletion was committed, and the queue was put back.
+        # A message was sent during the commit of the deletion, and the queue was put back.
         for queue in deleted:
             in_transaction(
                 lambda tx: _record(tx, Act.EDIT_QUEUE, queue, by, {"put_back": True}),  # noqa: B023
@@ -124,33 +124,35 @@ def delete_queue(
 
 
 def pause(name: str, *, by: str | None = None, why: str = "", using: str | None = None) -> Queue:
-    """Let nobody claim from a queue until it is resumed; what runs goes on."""
+    """Stop all claims from a queue until it is resumed; messages in flight are finished."""
     return _switch(name, Act.PAUSE, by, why, using)
 
 
 def resume(name: str, *, by: str | None = None, why: str = "", using: str | None = None) -> Queue:
+    """Allow claims from a paused queue again."""
     return _switch(name, Act.RESUME, by, why, using)
 
 
 def pause_matching(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None
 ) -> list[Queue]:
-    """Pause the queues that a pattern such as `tenant-a/*` matches now, all or none of them."""
+    """Pause all queues that a pattern such as `tenant-a/*` matches now, in one transaction."""
     return _switch_matching(name, Act.PAUSE, by, why, using)
 
 
 def resume_matching(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None
 ) -> list[Queue]:
+    """Resume all queues that a pattern matches now, in one transaction."""
     return _switch_matching(name, Act.RESUME, by, why, using)
 
 
 def matching_queues(name: str, *, or_poison: bool = False, using: str | None = None) -> list[str]:
     """
-    Return the queues that a name or a pattern means, by name; empty: none.
+    Return the names of the queues that a name or a pattern matches.
 
-    `or_poison`: also queues that are gone and have left poison behind. A pattern matches neither
-    dead queues nor deadletter's own queue.
+    `or_poison`: also deleted queues that still have poison records. A pattern matches neither dead
+    queues nor deadletter's internal queue.
     """
     alias = alias_of(using)
     rows = Queue.objects.using(alias)
@@ -170,7 +172,8 @@ def require_queue(
     """
     Raise UnknownQueue unless there is a queue of that name.
 
-    `or_pattern`: or one that the pattern matches; `or_poison`: or one that has left poison behind.
+    `or_pattern`: a pattern that matches a queue is enough; `or_poison`: so is a deleted queue that
+    still has poison records.
     """
     is_refused = is_pattern(name) and not or_pattern
     if is_refused or not matching_queues(name, or_poison=or_poison, using=using):
@@ -248,7 +251,7 @@ def _record(
 
 
 def _with_poison(alias: str) -> Iterator[str]:
-    """Yield the queues that have poison: an index probe for each, however many records it has."""
+    """Yield the queues with poison records: one index probe for each queue."""
     names = PoisonRecord.objects.using(alias).order_by("queue").values_list("queue", flat=True)
     found = names.first()
     while found is not None:

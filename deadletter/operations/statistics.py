@@ -1,4 +1,4 @@
-"""How much is there, in which state?"""
+"""Statistics: exact counts of messages by state, queue, kind and reason."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class QueueStats:
 
 
 @dataclass
-class Backlog:
-    """Messages that wait for a time: how many, and between when and when they come due."""
+class BacklogStats:
+    """Messages that wait for a time: how many, and when the first and the last become due."""
 
     count: int = 0
     first: datetime | None = None
@@ -46,12 +46,12 @@ class Stats:
     kinds: dict[str, dict[str, int]] = field(default_factory=dict)
     retries: dict[int, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
-    #: Scheduled and failed.
-    backlog: Backlog = field(default_factory=Backlog)
+    #: Scheduled and failed messages.
+    backlog: BacklogStats = field(default_factory=BacklogStats)
     candidates: int = 0
     #: Instances by status.
     instances: dict[str, int] = field(default_factory=dict)
-    #: Of those that run: how many wait for what was lost.
+    #: Running instances that wait for a lost message.
     stuck: int = 0
     #: Message names held back by a circuit breaker, and until when.
     breakers: dict[str, datetime] = field(default_factory=dict)
@@ -62,10 +62,10 @@ class Stats:
 
 def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
     """
-    Count what is where. Exact, so it reads every row: the dashboard has cheaper ways.
+    Count messages and poison exactly. Every row is read: `depths` is cheaper.
 
-    `queue`: only of this queue, or of those that a pattern matches; instances and breakers are
-    of no queue, and are counted all the same.
+    `queue`: only this queue, or the queues that a pattern matches. Instances and breakers belong to
+    no queue and are always counted.
     """
     alias = using or router.db_for_write(Message)
     now = clock.now(alias)
@@ -81,7 +81,7 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
     found = Stats(queues={name: QueueStats() for name in sorted(names.values())})
     for row in messages.order_by().values("queue_id").annotate(**_counts(now)):
         queue_id = row.pop("queue_id")
-        # A row that somebody deleted by hand took the name along; its messages still count.
+        # A queue that was deleted with SQL has no name any more; its messages still count.
         name = names.get(queue_id, f"#{queue_id}")
         found.queues[name] = QueueStats(**row)
     for row in poison.order_by().values("queue").annotate(dead=Count("pk")):
@@ -95,7 +95,7 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
         found.reasons[FailureReason.read(row["failure_reason"]).name] = row["n"]
     waiting = messages.order_by().filter(available_at__gt=now, lease_token=None)
     ends = (Count("pk"), Min("available_at"), Max("available_at"))
-    found.backlog = Backlog(*waiting.aggregate(*ends).values())
+    found.backlog = BacklogStats(*waiting.aggregate(*ends).values())
     found.candidates = candidates.count()
     by_status = Instance.objects.using(alias).order_by("status").values("status")
     found.instances = {row["status"]: row["n"] for row in by_status.annotate(n=Count("pk"))}
@@ -107,7 +107,7 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
 def poison_candidates(
     attempts: int = 10, *, limit: int | None = None, using: str | None = None
 ) -> list[Message]:
-    """List failed messages that were tried this often and wait for another try, worst first."""
+    """List failed messages with so many attempts that wait for a retry, most attempts first."""
     alias = using or router.db_for_write(Message)
     rows = _candidates(alias, attempts).light().with_error_start().select_related("queue")
     return list(rows.order_by("-attempts", "created_at", "pk")[:limit])
@@ -115,7 +115,7 @@ def poison_candidates(
 
 def _candidates(alias: str, attempts: int) -> Any:
     failed = Message.objects.using(alias).alias(bit=FAILED_BIT)
-    # The second is implied by the bit, and unlike it known to an index.
+    # The second condition is implied by the bit; unlike the bit, it has an index.
     failed = failed.filter(bit__gt=0, status__gte=int(Status.FAILED))
     return failed.filter(attempts__gte=attempts, available_at__isnull=False)
 

@@ -118,7 +118,7 @@ def test_a_cancelled_job_is_over(clock, counts):
 def test_a_piece_that_breaks_is_undone_and_done_again(clock, counts, monkeypatch):
     many_dead(25)
     job = start()
-    real, calls = bulk._ask_for_more, []
+    real, calls = bulk._send_next, []
 
     def breaks_once(*args):
         calls.append(1)
@@ -126,7 +126,7 @@ def test_a_piece_that_breaks_is_undone_and_done_again(clock, counts, monkeypatch
             raise RuntimeError("the machine trips")
         real(*args)
 
-    monkeypatch.setattr(bulk, "_ask_for_more", breaks_once)
+    monkeypatch.setattr(bulk, "_send_next", breaks_once)
     tally = testing.drain(OWN)
     assert (tally.failed, PoisonRecord.objects.count()) == (1, 15)
     clock.advance(120)
