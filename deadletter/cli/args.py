@@ -1,4 +1,4 @@
-"""The arguments the sub-commands share, and how their values are read."""
+"""The arguments that sub-commands share, and the functions that read their values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FILTERS = (
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=["table", "json"], default="table")
-    parser.add_argument("--database", metavar="ALIAS", help="alias to work on")
+    parser.add_argument("--database", metavar="ALIAS", help="alias of the database")
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +57,10 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--reason", metavar="REASON", help=", ".join(r.name.lower() for r in FailureReason)
     )
-    group.add_argument("--fingerprint", metavar="HEX", help="of one group")
-    group.add_argument("--exception", metavar="PATH", help="exactly, for example shop.errors.Full")
+    group.add_argument("--fingerprint", metavar="HEX", help="records of one group")
+    group.add_argument(
+        "--exception", metavar="PATH", help="the exact path, for example shop.errors.Full"
+    )
     group.add_argument("--stream", metavar="NAME")
     group.add_argument("--text", metavar="TEXT", help="a part of the last error")
     group.add_argument("--since", metavar="WHEN", help="died since: 2h, 3d, or 2026-01-31T12:00")
@@ -66,7 +68,9 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def add_act(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, say what would be")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="change nothing, report what would be done"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
@@ -128,7 +132,7 @@ def person(options: dict[str, Any]) -> str:
 
 
 def poison_filter(options: dict[str, Any]) -> PoisonFilter:
-    """Return what was asked for. Raises CommandError with exit code 2."""
+    """Return the filter of the options. Raises CommandError with exit code 2."""
     given: dict[str, Any] = {key: options[key] for key in FILTERS if options[key] is not None}
     for key, value in given.items():
         if value == "":
@@ -141,13 +145,13 @@ def poison_filter(options: dict[str, Any]) -> PoisonFilter:
     except ValueError as error:
         raise usage(f"--{error}") from None
     if wanted.queue is not None:
-        # What outlived its queue can still be looked at, retried elsewhere and removed.
+        # Records of a deleted queue can still be read, retried in another queue and removed.
         check_source(wanted.queue, options)
     return wanted
 
 
 def check_source(name: str, options: dict[str, Any]) -> None:
-    """Refuse a queue, or a pattern, that means none: neither in use nor left behind by poison."""
+    """Refuse a queue or pattern that matches neither a queue nor the queue of a poison record."""
     try:
         require_queue(name, or_pattern=True, or_poison=True, using=options["database"])
     except UnknownQueue as error:
@@ -174,7 +178,7 @@ def unknown_queue(error: UnknownQueue) -> CommandError:
 
 
 def matched(names: Sequence[str], pattern: str) -> str:
-    """Say which queues a pattern means."""
+    """Return the sentence that names the queues that a pattern matches."""
     return plain(f"{pattern} matches {len(names):,}: {', '.join(names[:20])}") + (
         " …" if len(names) > 20 else ""
     )
@@ -195,7 +199,7 @@ def rate(text: str) -> float:
 
 
 def span(text: str) -> timedelta:
-    """Read an age: 90s, 15m, 2h, 1d12h. A number alone is refused: it may be meant as days."""
+    """Read an age: 90s, 15m, 2h, 1d12h. A number without a unit is refused: days may be meant."""
     if not has_unit(text):
         raise argparse.ArgumentTypeError(
             f"expected a duration with a unit, 2h or 30d, got {text!r}"
@@ -204,7 +208,7 @@ def span(text: str) -> timedelta:
 
 
 def duration(text: str) -> timedelta:
-    """Read a duration; a number alone is seconds."""
+    """Read a duration; a number without a unit is seconds."""
     try:
         return as_timedelta(text)
     except ValueError as error:
@@ -212,7 +216,7 @@ def duration(text: str) -> timedelta:
 
 
 def seconds(text: str) -> float:
-    """Read a duration that is longer than nothing, as seconds."""
+    """Read a duration that is longer than 0, as seconds."""
     found = duration(text).total_seconds()
     if not found:
         raise argparse.ArgumentTypeError("must be more than 0")
@@ -220,7 +224,7 @@ def seconds(text: str) -> float:
 
 
 def _moment(key: str, text: str, options: dict[str, Any]) -> datetime:
-    """Read a time, or a duration before now. Without a zone it is meant in TIME_ZONE."""
+    """Read a time, or a duration before now. A time without a zone is in TIME_ZONE."""
     try:
         return clock.now(alias(options)) - span(text)
     except argparse.ArgumentTypeError:

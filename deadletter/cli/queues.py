@@ -1,4 +1,4 @@
-"""manage.py deadletter queues: list them; create, set, pause, resume, delete one."""
+"""manage.py deadletter queues: list queues; create, set, pause, resume or delete one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
+from django.db import models
 from django.db.models import ProtectedError
 
 from ..durations import as_text
@@ -36,14 +37,6 @@ from .text import span as shown_span
 
 HELP = "list queues with policy and counts; create, set, pause, resume or delete one"
 _ACTIONS = ("list", "create", "set", "pause", "resume", "delete")
-_DURATIONS = {
-    "backoff_base",
-    "backoff_cap",
-    "cooldown",
-    "lease_timeout",
-    "expire_timeout",
-    "poison_retention",
-}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +45,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "queue_name",
         nargs="?",
         metavar="NAME",
-        help="list, pause, resume: or a pattern: 'tenant-a/*'",
+        help="a queue; for list, pause and resume also a pattern: 'tenant-a/*'",
     )
     parser.add_argument(
         "fields",
@@ -65,7 +58,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument(
-        "--dry-run", action="store_true", help="pause, resume: only say what a pattern matches"
+        "--dry-run",
+        action="store_true",
+        help="pause, resume: only list the matching queues",
     )
     add_common(parser)
 
@@ -104,7 +99,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 def _switch_matching(
     screen: Screen, action: str, pattern: str, about: dict[str, Any], options: dict[str, Any]
 ) -> int:
-    """Pause or resume what a pattern matches, after showing it."""
+    """Show the queues that a pattern matches, ask, and pause or resume them."""
     try:
         require_queue(pattern, or_pattern=True, using=about["using"])
         names = matching_queues(pattern, using=alias(options))
@@ -225,14 +220,15 @@ def _fields(given: list[str]) -> dict[str, Any]:
 def _read(field: str, value: str) -> Any:
     if value.lower() in ("none", ""):
         return None
+    column = Queue._meta.get_field(field)
     try:
-        if field in _DURATIONS:
+        if isinstance(column, models.DurationField):
             return duration(value)
-        if field in ("max_attempts", "unregistered_attempts"):
+        if isinstance(column, models.IntegerField):
             return int(value)
-        if field == "reason_policies":
+        if isinstance(column, models.JSONField):
             return json.loads(value)
-        return float(value) if field == "jitter" else value
+        return float(value) if isinstance(column, models.FloatField) else value
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise usage(f"{field}: {error}") from None
 

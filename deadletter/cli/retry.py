@@ -1,4 +1,4 @@
-"""manage.py deadletter retry: put poison back, or hurry a failed message."""
+"""manage.py deadletter retry: retry poison records, dead queues, and failed messages."""
 
 from __future__ import annotations
 
@@ -52,29 +52,31 @@ HELP = "put poison back into its queue with a fresh count, or retry failed messa
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser, message="ids of messages: a dead one is put back, a failed one hurried")
+    add_selection(
+        parser, message="ids of messages: a dead one is put back, a failed one is retried now"
+    )
     parser.add_argument(
         "--failed",
         action="store_true",
-        help="failed messages, now, instead of poison; filters narrow them, also --reason",
+        help="retry failed messages now, instead of poison; filters narrow them, also --reason",
     )
     parser.add_argument(
         "--keep-attempts",
         action="store_true",
-        help="with --failed or --message: now, but do not count from 0 again",
+        help="with --failed or --message: do not count attempts from 0 again",
     )
     parser.add_argument(
         "--dead-queue",
         metavar="NAME",
-        help="what was moved to this dead queue, back where it died; --name and --fingerprint "
-        "narrow it",
+        help="move messages of this dead queue back to where they died; --name and "
+        "--fingerprint narrow them",
     )
     parser.add_argument("--to-queue", metavar="NAME", help="into another queue")
-    parser.add_argument("--rate", type=rate, metavar="N", help="so many per second, spread in time")
+    parser.add_argument("--rate", type=rate, metavar="N", help="at most N messages per second")
     parser.add_argument(
         "--payload",
         metavar="JSON",
-        help="instead of its own, for one id only: JSON, @file, or @- for standard input",
+        help="another payload, for one id only: JSON, @file, or @- for standard input",
     )
     add_act(parser)
 
@@ -137,7 +139,7 @@ def _run_dead_queue(screen: Screen, options: dict[str, Any]) -> int:
     for name in (options["dead_queue"], options["to_queue"]):
         if name is not None:
             check_queue(name, options)
-    given = poison_filter(options)  # the same checks
+    given = poison_filter(options)  # for its checks
     wanted = DeadQueueFilter(
         dead_queue=options["dead_queue"], name=given.name, fingerprint=given.fingerprint
     )
@@ -160,7 +162,7 @@ def _run_dead_queue(screen: Screen, options: dict[str, Any]) -> int:
 def _retry_options(
     options: dict[str, Any], chosen: ActSelection
 ) -> tuple[dict[str, Any], list[str] | None]:
-    """Check where to, how fast and with what before anything is asked or touched."""
+    """Check queue, rate and payload before the question; return also how the payload changes."""
     payload, difference = AS_IT_WAS, None
     found = {"queue": options["to_queue"], "rate": options["rate"]}
     try:
@@ -168,7 +170,7 @@ def _retry_options(
             if len(chosen.poison_ids) + len(chosen.message_ids) != 1:
                 raise usage("--payload replaces the payload of one id; name one")
             payload, difference = _repaired(_payload(options["payload"]), options, chosen)
-        # What is left of the marker was in the payload before: `restore` refuses any other.
+        # A marker that is left was in the payload before: `restore` refuses any other.
         found |= {"payload": payload, "literal": True}
         RetryOptions(**found)
     except PayloadRejected as error:
@@ -183,7 +185,7 @@ def _retry_options(
 def _repaired(
     given: Any, options: dict[str, Any], chosen: ActSelection
 ) -> tuple[Any, list[str] | None]:
-    """Return the payload with what `show` and `export` hid put back, and what changes."""
+    """Return the payload with its hidden values put back, and how it changes."""
     record = _record(options, chosen)
     if record is None or isinstance(record.payload, Damaged):
         refuse_markers(given)

@@ -1,4 +1,4 @@
-"""manage.py deadletter show: everything there is about one record or message."""
+"""manage.py deadletter show: everything about single records or messages."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from .rows import message_object, poison_object, reason, source, tried
 from .text import ago, paragraph, plain
 
 HELP = "show everything about poison records or, with --message, about messages"
-#: Characters of a payload and of an error or traceback; --full shows all that is kept.
+#: Characters of a payload, and of an error or traceback; --full shows everything.
 _PAYLOAD, _TEXT = 65_536, 4_000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="*", type=number, metavar="ID", help="ids of poison records")
     parser.add_argument("--message", nargs="+", type=number, metavar="ID", default=[])
-    parser.add_argument("--reveal", action="store_true", help="show secrets instead of hiding them")
-    parser.add_argument("--full", action="store_true", help="every traceback, nothing cut")
+    parser.add_argument("--reveal", action="store_true", help="show secrets")
+    parser.add_argument("--full", action="store_true", help="every traceback, and texts in full")
     add_common(parser)
 
 
@@ -72,7 +72,7 @@ def _find(id: int, by_message: bool, options: dict[str, Any]) -> PoisonRecord | 
 
 
 def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
-    """Say where a message is now that was asked for by the id it had before it was moved."""
+    """Return where a message is now, if it was named by the id it had before it was moved."""
     death = read_original_death(row)
     if death is None or asked != death.message_id:
         return []
@@ -81,7 +81,7 @@ def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
 
 
 def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
-    """Say of a message that was moved to a dead queue where, when and why it died."""
+    """Return where, when and why a message died that was moved to a dead queue."""
     death = read_original_death(row)
     if death is None:
         return []
@@ -268,15 +268,15 @@ def _commands(row: PoisonRecord | Message, now: datetime) -> list[str]:
             f"{start} remove {row.pk}",
         ]
     found = []
-    state = message_state = row.state(now)
-    if message_state == "failed" or (state != "active" and is_moved(row)):
+    state = row.state(now)
+    if state == "failed" or (state != "active" and is_moved(row)):
         found.append(f"{start} retry --message {row.pk}")
     if row.stream is not None and state != "active":
         found.append(f"{start} release {row.pk}")
     if state != "active":
         found.append(f"{start} poison {row.pk} --why TEXT")
         found.append(f"{start} remove --message {row.pk}")
-    return found or ["nothing can be done while a worker has it"]
+    return found or ["nothing can be done while a worker handles it"]
 
 
 def _message_id(row: PoisonRecord | Message) -> int:

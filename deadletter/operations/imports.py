@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..exceptions import MessageRejected
-from ..lifecycle.imports import Arrival, check_origin, import_in, look_in, read_arrival
+from ..lifecycle.imports import (
+    ImportedMessage,
+    check_origin,
+    import_in,
+    preview_import_in,
+    read_exported,
+)
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry
 from . import audit
@@ -101,7 +107,7 @@ class _Run:
     found: Import = field(default_factory=Import)
     entry: AuditEntry | None = None
     #: The current piece: the number of the row and the message, by queue and id.
-    _piece: dict[tuple[str, int], tuple[int, Arrival]] = field(default_factory=dict)
+    _piece: dict[tuple[str, int], tuple[int, ImportedMessage]] = field(default_factory=dict)
     _refused: dict[int, str] = field(default_factory=dict)
     _repeated: list[int] = field(default_factory=list)
     _size: int = 0
@@ -117,7 +123,7 @@ class _Run:
         try:
             if isinstance(row, BadRow):
                 raise MessageRejected("row", row.problem)
-            arrival = read_arrival(row)
+            message = read_exported(row)
             _refuse_hidden(row)
             queue = self.queue if self.queue is not None else row.get("queue")
             if not isinstance(queue, str):
@@ -125,11 +131,11 @@ class _Run:
         except MessageRejected as error:
             self._refused[number] = str(error)
             return
-        if (queue, arrival.source_id) in self._piece:
-            self._repeated.append(arrival.source_id)
+        if (queue, message.source_id) in self._piece:
+            self._repeated.append(message.source_id)
             return
-        self._piece[queue, arrival.source_id] = number, arrival
-        self._size += arrival.size
+        self._piece[queue, message.source_id] = number, message
+        self._size += message.size
 
     def flush(self) -> None:
         """Store the piece in one transaction, and add it to the result."""
@@ -150,13 +156,13 @@ class _Run:
     ) -> tuple[dict[int, int], list[int], dict[int, str], AuditEntry | None]:
         stored: dict[int, int] = {}
         ignored, refused = list(self._repeated), dict(self._refused)
-        verb = look_in if self.dry_run else import_in
+        verb = preview_import_in if self.dry_run else import_in
         for queue in sorted({queue for queue, _ in self._piece}):
-            arrivals = [a for (name, _), (_, a) in self._piece.items() if name == queue]
-            arrived = verb(tx, arrivals, queue=queue, origin=self.origin)
-            stored |= arrived.stored
-            ignored += arrived.ignored
-            refused |= {self._piece[queue, id][0]: text for id, text in arrived.refused.items()}
+            messages = [a for (name, _), (_, a) in self._piece.items() if name == queue]
+            result = verb(tx, messages, queue=queue, origin=self.origin)
+            stored |= result.stored
+            ignored += result.ignored
+            refused |= {self._piece[queue, id][0]: text for id, text in result.refused.items()}
         entry = None if self.dry_run else self._write(tx, stored, ignored, refused)
         return stored, sorted(ignored), dict(sorted(refused.items())), entry
 

@@ -239,7 +239,7 @@ def test_without_a_terminal_nothing_is_done_unasked(cli, clock, counts):
     result = cli("retry", dead().pk)
 
     assert (result.code, counts()) == (2, {"dead": 1})
-    assert "Retry 1 poison record? Nobody is there to answer: add --yes" in result.err
+    assert "Retry 1 poison record? There is no terminal: add --yes" in result.err
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 2), ("", 1, 2)])

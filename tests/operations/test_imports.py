@@ -361,14 +361,14 @@ def test_a_message_that_lies_in_a_dead_queue_is_not_imported_again(clock, policy
 def test_a_message_that_died_while_it_was_in_the_way_is_not_imported_again(clock, monkeypatch):
     """The record is looked for after storing: earlier, a dying message may not have one yet."""
     found = import_messages([row(7)], origin="x", queue="default")
-    real = lifecycle.imports._buried
+    real = lifecycle.imports._find_dead
     looked: list[bool] = []
 
     def look(tx, ids, **where):
         looked.append(Message.objects.filter(source_id=8).exists())
         return real(tx, ids, **where)
 
-    monkeypatch.setattr(lifecycle.imports, "_buried", look)
+    monkeypatch.setattr(lifecycle.imports, "_find_dead", look)
     operations.poison(list(found.ids.values()), why="a test")
 
     again = import_messages([row(7), row(8)], origin="x", queue="default")
