@@ -1,4 +1,4 @@
-"""manage.py deadletter queues: list queues; create, set, pause, resume or delete one."""
+"""manage.py deadletter queues: list them; create, set, pause, resume, delete one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError
-from django.db import models
 from django.db.models import ProtectedError
 
 from ..durations import as_text
@@ -37,6 +36,14 @@ from .text import span as shown_span
 
 HELP = "list queues with policy and counts; create, set, pause, resume or delete one"
 _ACTIONS = ("list", "create", "set", "pause", "resume", "delete")
+_DURATIONS = {
+    "backoff_base",
+    "backoff_cap",
+    "cooldown",
+    "lease_timeout",
+    "expire_timeout",
+    "poison_retention",
+}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +65,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="pause, resume: only list the matching queues",
+        "--dry-run", action="store_true", help="pause, resume: only list the matching queues"
     )
     add_common(parser)
 
@@ -99,7 +104,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 def _switch_matching(
     screen: Screen, action: str, pattern: str, about: dict[str, Any], options: dict[str, Any]
 ) -> int:
-    """Show the queues that a pattern matches, ask, and pause or resume them."""
+    """Pause or resume what a pattern matches, after showing it."""
     try:
         require_queue(pattern, or_pattern=True, using=about["using"])
         names = matching_queues(pattern, using=alias(options))
@@ -220,15 +225,14 @@ def _fields(given: list[str]) -> dict[str, Any]:
 def _read(field: str, value: str) -> Any:
     if value.lower() in ("none", ""):
         return None
-    column = Queue._meta.get_field(field)
     try:
-        if isinstance(column, models.DurationField):
+        if field in _DURATIONS:
             return duration(value)
-        if isinstance(column, models.IntegerField):
+        if field in ("max_attempts", "unregistered_attempts"):
             return int(value)
-        if isinstance(column, models.JSONField):
+        if field == "reason_policies":
             return json.loads(value)
-        return float(value) if isinstance(column, models.FloatField) else value
+        return float(value) if field == "jitter" else value
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise usage(f"{field}: {error}") from None
 

@@ -9,7 +9,7 @@ from ..lifecycle.act_results import ActResult
 from ..models import Act
 from ..operations import PoisonFilter, Total, poison, release, remove_matching, remove_poison
 from ..operations import remove as remove_messages
-from ..operations.bulk import older
+from ..operations.bulk import purge_filter
 from .args import add_act, add_selection, alias, check_source, number, person, select, span
 from .confirm import ActPlan, on_filter, on_ids
 from .output import ProgressLine, Screen, usage
@@ -65,7 +65,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 def run_purge(screen: Screen, options: dict[str, Any]) -> int:
     if options["queue"] is not None:
         check_source(options["queue"], options)
-    wanted = older(options["older_than"], queue=options["queue"], using=alias(options))
+    wanted = purge_filter(options["older_than"], queue=options["queue"], using=alias(options))
     plan = ActPlan("purge", "removed", "Remove for good")
     about = _about(options) | {"limit": options["limit"], "act": Act.PURGE}
 

@@ -81,7 +81,7 @@ def purge(
 ) -> Total:
     """Remove poison that died longer ago than this, for good; streams that it halted go on."""
     return remove_matching(
-        older(older_than, queue=queue, using=using),
+        purge_filter(older_than, queue=queue, using=using),
         by=by,
         why=why,
         limit=limit,
@@ -91,7 +91,7 @@ def purge(
     )
 
 
-def older(
+def purge_filter(
     older_than: Duration, *, queue: str | None = None, using: str | None = None
 ) -> PoisonFilter:
     """Return the filter of the records that `purge` removes."""

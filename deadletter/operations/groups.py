@@ -45,7 +45,7 @@ class Group:
     sample_error: str
     #: Records and messages in dead queues, at most COUNTED + 1.
     count: int
-    #: How many of these are in dead queues, and the id of the last of them, or 0.
+    #: How many of these are in dead queues, and the id of the last of them, or 0. Public names.
     buried: int
     buried_id: int
     first_seen: datetime
