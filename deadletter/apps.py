@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
@@ -17,11 +18,18 @@ class DeadletterConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks  # noqa: F401 - registers them
-        from .declared import create_declared_queues
         from .lifecycle import enqueue, policy_edits  # noqa: F401 - hears of edited queues
 
-        post_migrate.connect(create_declared_queues, sender=self)
+        post_migrate.connect(_create_declared_queues, sender=self)
         enqueue.on_names_sent = _check_names
+
+
+def _create_declared_queues(**kwargs: Any) -> None:
+    """Create the queues of the settings after `migrate` and `flush`."""
+    # Imported when it is needed: a web process has no other use for it when it starts.
+    from .operations.declared_queues import create_declared_queues
+
+    create_declared_queues(**kwargs)
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -32,6 +32,12 @@ class Status(enum.IntFlag):
     #: Waiting for its retry after a failure; cleared by an operator's retry and by a stage.
     FAILED = 1 << 15
 
+    @classmethod
+    def names(cls, value: int) -> list[str]:
+        """Return the names of the bits of a stored number; bits of the application as numbers."""
+        bits = [1 << place for place in range(value.bit_length()) if value >> place & 1]
+        return [cls(bit).name or str(bit) for bit in bits]
+
 
 def check_flags(flags: Status | int, *, field: str) -> int:
     """Return flags as a number. Raises ValueError if the column cannot hold them."""

@@ -1,4 +1,4 @@
-"""manage.py deadletter alerts: what is wrong now, and do the notices arrive?"""
+"""manage.py deadletter alerts: list alerts, decide now, or test the channels."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from .args import add_common, alias, number
 from .output import Screen, usage
 from .text import ago
 
-HELP = "list open alerts; decide now, or try the channels"
+HELP = "list open alerts; decide now, or test the channels"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--all", action="store_true", help="also alerts that are over")
-    parser.add_argument("--limit", type=number, default=50, metavar="N", help="rows at most")
+    parser.add_argument("--all", action="store_true", help="also closed alerts")
+    parser.add_argument(
+        "--limit", type=number, default=50, metavar="N", help="at most (default 50)"
+    )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="decide now: for cron, or to try rules")
+    what.add_argument("--check", action="store_true", help="decide now: for cron, or to test rules")
     what.add_argument("--test", action="store_true", help="send a test notice to every channel")
     add_common(parser)
 
@@ -57,7 +59,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 def _test(screen: Screen, using: str) -> int:
     names = send_test(using=using)
     if not names:
-        raise usage('DEADLETTER["ALERTS"]["channels"] is empty: nobody could be told')
+        raise usage('DEADLETTER["ALERTS"]["channels"] is empty: there is no channel to test')
     if screen.as_json:
         screen.json({"channels": names})
     else:
@@ -131,7 +133,7 @@ def _warn(screen: Screen, using: str) -> None:
 
 
 def _warn_of_rules(screen: Screen, using: str) -> None:
-    """Say which rules can never be true, since there is no such queue: a typing error, mostly."""
+    """Name the rules about queues that do not exist: mostly typing errors."""
     policy = get_settings().alerts
     wanted = {rule.queue: rule.kind for rule in policy.rules} if policy is not None else {}
     existing = Queue.objects.using(using).filter(name__in=wanted).values_list("name", flat=True)
@@ -147,7 +149,7 @@ def _warn_of_rules(screen: Screen, using: str) -> None:
 
 
 def _warn_of_notices(screen: Screen, using: str) -> None:
-    """Say when notices wait and nobody carries them: a worker that was given other queues."""
+    """Warn if notices wait and no live worker serves their queue."""
     waiting = pending(using=using)
     if not waiting:
         return

@@ -1,4 +1,4 @@
-"""The arguments the sub-commands share, and how their values are read."""
+"""The arguments that sub-commands share, and the functions that read their values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import difflib
 import getpass
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..durations import as_timedelta, has_unit
 from ..exceptions import UnknownQueue
 from ..models import Kind
 from ..operations import PoisonFilter, require_queue
-from ..operations.acting import alias_of
+from ..operations.acts import alias_of
 from ..patterns import is_pattern
 from ..status import FailureReason
 from ..text import terminal_line
@@ -42,7 +43,7 @@ FILTERS = (
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=["table", "json"], default="table")
-    parser.add_argument("--database", metavar="ALIAS", help="alias to work on")
+    parser.add_argument("--database", metavar="ALIAS", help="alias of the database")
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +57,10 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--reason", metavar="REASON", help=", ".join(r.name.lower() for r in FailureReason)
     )
-    group.add_argument("--fingerprint", metavar="HEX", help="of one group")
-    group.add_argument("--exception", metavar="PATH", help="exactly, for example shop.errors.Full")
+    group.add_argument("--fingerprint", metavar="HEX", help="records of one group")
+    group.add_argument(
+        "--exception", metavar="PATH", help="the exact path, for example shop.errors.Full"
+    )
     group.add_argument("--stream", metavar="NAME")
     group.add_argument("--text", metavar="TEXT", help="a part of the last error")
     group.add_argument("--since", metavar="WHEN", help="died since: 2h, 3d, or 2026-01-31T12:00")
@@ -65,11 +68,58 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def add_act(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, say what would be")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="change nothing, report what would be done"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
     add_common(parser)
+
+
+@dataclass(frozen=True)
+class ActSelection:
+    """The records or messages of an act. Exactly one field is set."""
+
+    poison_ids: list[int] = field(default_factory=list)
+    message_ids: list[int] = field(default_factory=list)
+    wanted: PoisonFilter | None = None
+
+
+def add_selection(parser: argparse.ArgumentParser, *, message: str) -> None:
+    parser.add_argument("ids", nargs="*", type=number, metavar="ID", help="ids of poison records")
+    parser.add_argument("--message", nargs="+", type=number, metavar="ID", default=[], help=message)
+    parser.add_argument("--all", action="store_true", help="every poison record")
+    add_filters(parser)
+    parser.add_argument(
+        "--limit", type=number, metavar="N", help="only the N matches that died first"
+    )
+    parser.add_argument(
+        "--progress", action="store_true", help="report progress, also without a terminal"
+    )
+
+
+def select(options: dict[str, Any]) -> ActSelection:
+    """Read the selection. Raises CommandError (2) if there is none, or more than one."""
+    wanted = poison_filter(options)
+    given = {
+        "ids": bool(options["ids"]),
+        "--message": bool(options["message"]),
+        "a filter": bool(wanted),
+        "--all": options["all"],
+    }
+    named = [name for name, there in given.items() if there]
+    if not named:
+        raise usage("name ids, --message ids, a filter, or --all")
+    if len(named) > 1:
+        raise usage(f"{' and '.join(named)} contradict each other: use one of them")
+    if options["limit"] is not None and not (wanted or options["all"]):
+        raise usage("--limit is for filters and --all")
+    if options["ids"]:
+        return ActSelection(poison_ids=list(dict.fromkeys(options["ids"])))
+    if options["message"]:
+        return ActSelection(message_ids=list(dict.fromkeys(options["message"])))
+    return ActSelection(wanted=wanted)
 
 
 def person(options: dict[str, Any]) -> str:
@@ -82,7 +132,7 @@ def person(options: dict[str, Any]) -> str:
 
 
 def poison_filter(options: dict[str, Any]) -> PoisonFilter:
-    """Return what was asked for. Raises CommandError with exit code 2."""
+    """Return the filter of the options. Raises CommandError with exit code 2."""
     given: dict[str, Any] = {key: options[key] for key in FILTERS if options[key] is not None}
     for key, value in given.items():
         if value == "":
@@ -95,13 +145,13 @@ def poison_filter(options: dict[str, Any]) -> PoisonFilter:
     except ValueError as error:
         raise usage(f"--{error}") from None
     if wanted.queue is not None:
-        # What outlived its queue can still be looked at, retried elsewhere and removed.
+        # Records of a deleted queue can still be read, retried in another queue and removed.
         check_source(wanted.queue, options)
     return wanted
 
 
 def check_source(name: str, options: dict[str, Any]) -> None:
-    """Refuse a queue, or a pattern, that means none: neither in use nor left behind by poison."""
+    """Refuse a queue or pattern that matches neither a queue nor the queue of a poison record."""
     try:
         require_queue(name, or_pattern=True, or_poison=True, using=options["database"])
     except UnknownQueue as error:
@@ -128,7 +178,7 @@ def unknown_queue(error: UnknownQueue) -> CommandError:
 
 
 def matched(names: Sequence[str], pattern: str) -> str:
-    """Say which queues a pattern means."""
+    """Return the sentence that names the queues that a pattern matches."""
     return terminal_line(f"{pattern} matches {len(names):,}: {', '.join(names[:20])}") + (
         " …" if len(names) > 20 else ""
     )
@@ -149,7 +199,7 @@ def rate(text: str) -> float:
 
 
 def span(text: str) -> timedelta:
-    """Read an age: 90s, 15m, 2h, 1d12h. A number alone is refused: it may be meant as days."""
+    """Read an age: 90s, 15m, 2h, 1d12h. A number without a unit is refused: days may be meant."""
     if not has_unit(text):
         raise argparse.ArgumentTypeError(
             f"expected a duration with a unit, 2h or 30d, got {text!r}"
@@ -158,7 +208,7 @@ def span(text: str) -> timedelta:
 
 
 def duration(text: str) -> timedelta:
-    """Read a duration; a number alone is seconds."""
+    """Read a duration; a number without a unit is seconds."""
     try:
         return as_timedelta(text)
     except ValueError as error:
@@ -166,7 +216,7 @@ def duration(text: str) -> timedelta:
 
 
 def seconds(text: str) -> float:
-    """Read a duration that is longer than nothing, as seconds."""
+    """Read a duration that is longer than 0, as seconds."""
     found = duration(text).total_seconds()
     if not found:
         raise argparse.ArgumentTypeError("must be more than 0")
@@ -174,7 +224,7 @@ def seconds(text: str) -> float:
 
 
 def _moment(key: str, text: str, options: dict[str, Any]) -> datetime:
-    """Read a time, or a duration before now. Without a zone it is meant in TIME_ZONE."""
+    """Read a time, or a duration before now. A time without a zone is in TIME_ZONE."""
     try:
         return clock.now(alias(options)) - span(text)
     except argparse.ArgumentTypeError:

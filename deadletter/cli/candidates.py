@@ -1,4 +1,4 @@
-"""manage.py deadletter candidates: what failed so often that it may never succeed."""
+"""manage.py deadletter candidates: messages that failed so often that they may never succeed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .args import add_common, alias, number
 from .output import Screen
 from .rows import message_object, message_table
 
-HELP = "list failed messages that were tried often and wait for another try, worst first"
+HELP = "list failed messages with many attempts that wait for a retry, most attempts first"
 ATTEMPTS = 10
 
 
@@ -21,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=number,
         default=ATTEMPTS,
         metavar="N",
-        help=f"tried so often or more (default {ATTEMPTS})",
+        help=f"with at least so many attempts (default {ATTEMPTS})",
     )
     parser.add_argument(
         "--limit", type=number, default=50, metavar="N", help="at most (default 50)"

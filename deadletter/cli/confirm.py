@@ -1,4 +1,4 @@
-"""manage.py deadletter retry, remove, purge, release, poison: preview, ask, do, report."""
+"""The steps of every act on the command line: show a sample, ask, act, report."""
 
 from __future__ import annotations
 
@@ -7,99 +7,98 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import clock
+from ..lifecycle.act_results import ActResult
 from ..models import Message, PoisonRecord
 from ..operations import PoisonFilter, Total, matching_queues, preview
-from ..operations.preview import SAMPLE
+from ..operations.poison_records import SAMPLE
 from ..patterns import is_pattern
 from ..text import terminal_line
 from .args import alias, matched
-from .output import Progress, Screen
+from .lookup import find_in_dead_queues, find_messages, find_poison, why_no_message, why_no_poison
+from .output import ProgressLine, Screen
 from .rows import message_table, poison_table
-from .selecting import find_buried, find_messages, find_poison, why_no_message, why_no_poison
 
 #: Ids and reasons printed one by one; the rest is counted.
 _SHOWN = 20
 
 
-@dataclass
-class Report:
-    """What an act did, for people and for scripts."""
+@dataclass(frozen=True)
+class ActPlan:
+    """One act, as its sub-command describes it."""
 
     act: str
     #: In the past tense: "retried", "removed".
     done_word: str
-    matched: int = 0
-    done: int = 0
-    ids: list[int] | None = None
-    missing: list[str] = field(default_factory=list)
-    missing_ids: list[int] = field(default_factory=list)
-    refused: int = 0
-    reasons: dict[int, str] = field(default_factory=dict)
-    entry: int = 0
-    dry_run: bool = False
-    #: How a payload would change, line by line and redacted; None where it stays.
+    #: "Retry 3 poison records at 5 per second?" is built from verb, number, thing and manner.
+    verb: str
+    manner: str = ""
+    #: How a payload would change, line by line and redacted; None if it stays.
     difference: Sequence[str] | None = None
 
+
+@dataclass(kw_only=True)
+class ActReport:
+    """What an act did, as text or as JSON."""
+
+    plan: ActPlan
+    matched: int
+    dry_run: bool
+    total: Total = field(default_factory=Total)
+    #: The ids that were done, and that were not found; only for an act on named ids.
+    ids: list[int] | None = None
+    missing_ids: list[int] = field(default_factory=list)
+    #: Why each of the first missing ids was not found.
+    missing: list[str] = field(default_factory=list)
+
     def show(self, screen: Screen) -> int:
-        """Print it; return the exit code: 1 when nothing matched or something was refused."""
+        """Print the report; return the exit code: 1 if nothing matched or anything was refused."""
         if screen.as_json:
             screen.json(self._object())
         else:
             screen.lines(self._lines())
-        complete = not self.refused and not self.missing_ids
-        return 0 if complete and (self.matched if self.dry_run else self.done) else 1
+        complete = not self.total.refused and not self.missing_ids
+        return 0 if complete and (self.matched if self.dry_run else self.total.done) else 1
 
     def _object(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"act": self.act, "dry_run": self.dry_run, "matched": self.matched}
-        found |= {"done": self.done, "missing": self.missing_ids, "refused": self.refused}
-        found["reasons"] = {str(id): text for id, text in self.reasons.items()}
+        total = self.total
+        found: dict[str, Any] = {"act": self.plan.act, "dry_run": self.dry_run}
+        found |= {"matched": self.matched, "done": total.done, "missing": self.missing_ids}
+        found |= {"refused": total.refused}
+        found["reasons"] = {str(id): text for id, text in total.reasons.items()}
         if self.ids is not None:
             found["ids"] = self.ids
-        if self.difference is not None:
-            found["difference"] = list(self.difference)
-        return found | {"audit_entry": self.entry or None}
+            if self.plan.difference is not None:
+                found["difference"] = list(self.plan.difference)
+        return found | {"audit_entry": total.entry_id or None}
 
     def _lines(self) -> list[str]:
+        total, done_word = self.total, self.plan.done_word
         if self.dry_run:
-            lines = [f"{self.matched:,} would be {self.done_word}; nothing was changed"]
+            lines = [f"{self.matched:,} would be {done_word}; nothing was changed"]
         else:
-            lines = [f"{self.done_word} {self.done:,} of {self.matched:,}"]
+            lines = [f"{done_word} {total.done:,} of {self.matched:,}"]
         lines += [terminal_line(text) for text in self.missing[:_SHOWN]]
-        if len(self.missing) > _SHOWN:
-            lines.append(f"and {len(self.missing) - _SHOWN:,} more that are not there")
-        lines += [
-            f"{id}: refused: {terminal_line(text)}" for id, text in list(self.reasons.items())[:20]
-        ]
-        if self.refused > _SHOWN:
-            lines.append(f"refused in all: {self.refused:,}")
-        if self.entry:
-            lines.append(f"audit entry {self.entry}")
+        if len(self.missing_ids) > _SHOWN:
+            lines.append(f"and {len(self.missing_ids) - _SHOWN:,} more that are not there")
+        reasons = list(total.reasons.items())[:_SHOWN]
+        lines += [f"{id}: refused: {terminal_line(text)}" for id, text in reasons]
+        if total.refused > _SHOWN:
+            lines.append(f"refused in all: {total.refused:,}")
+        if total.entry_id:
+            lines.append(f"audit entry {total.entry_id}")
         return lines
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One act, as the sub-commands describe it."""
-
-    act: str
-    done_word: str
-    #: "Retry 3 poison records at 5 per second?" is built from it: verb, number, thing, this.
-    verb: str
-    manner: str = ""
-    #: How a payload would change, line by line and redacted; None where it stays.
-    difference: Sequence[str] | None = None
 
 
 def on_filter(
     screen: Screen,
     options: dict[str, Any],
-    plan: Plan,
+    plan: ActPlan,
     wanted: PoisonFilter,
-    work: Callable[[PoisonFilter, Progress], Total],
+    work: Callable[[PoisonFilter, ProgressLine], Total],
 ) -> int:
-    """Show what matches, ask, and do exactly that: what dies meanwhile is not touched."""
+    """Show the records that match, ask, and act on exactly these: later deaths do not match."""
     seen = preview(wanted, limit=options["limit"], using=alias(options))
-    report = Report(plan.act, plan.done_word, matched=seen.count, dry_run=options["dry_run"])
+    report = ActReport(plan=plan, matched=seen.count, dry_run=options["dry_run"])
     if not seen.count:
         screen.say("nothing matches")
         return report.show(screen) if screen.as_json else 1
@@ -112,25 +111,22 @@ def on_filter(
             screen.say(f"… and {seen.count - len(seen.sample):,} more")
         if seen.halting:
             screen.say(f"{seen.halting:,} of them halt a stream, which will go on")
-    if options["dry_run"]:
-        return report.show(screen)
-    screen.confirm(_question(plan, seen.count, "poison record"), yes=options["yes"])
-    total = work(seen.wanted, screen.progress(seen.count))
-    report.done, report.refused, report.reasons = total.done, total.refused, total.reasons
-    report.entry = total.entry_id
+    if not options["dry_run"]:
+        screen.confirm(_question(plan, seen.count, "poison record"), yes=options["yes"])
+        report.total = work(seen.wanted, screen.progress(seen.count))
     return report.show(screen)
 
 
 def on_messages(
     screen: Screen,
     options: dict[str, Any],
-    plan: Plan,
+    plan: ActPlan,
     rows: Any,
-    work: Callable[[Progress], Total],
+    work: Callable[[ProgressLine], Total],
 ) -> int:
-    """Show which messages in a queue match, ask, and do it."""
+    """Show the messages in a queue that match, ask, and act on them."""
     count = rows.order_by().values("pk")[: options["limit"]].count()
-    report = Report(plan.act, plan.done_word, matched=count, dry_run=options["dry_run"])
+    report = ActReport(plan=plan, matched=count, dry_run=options["dry_run"])
     if not count:
         screen.say("nothing matches")
         return report.show(screen) if screen.as_json else 1
@@ -142,18 +138,16 @@ def on_messages(
         _sample(screen, list(sample), options)
     if not options["dry_run"]:
         screen.confirm(_question(plan, count, "message"), yes=options["yes"])
-        total = work(screen.progress(count))
-        report.done, report.refused, report.reasons = total.done, total.refused, total.reasons
-        report.entry = total.entry_id
+        report.total = work(screen.progress(count))
     return report.show(screen)
 
 
 def on_ids(
     screen: Screen,
     options: dict[str, Any],
-    plan: Plan,
+    plan: ActPlan,
     ids: Sequence[int],
-    work: Callable[[list[int]], tuple[list[int], list[int], dict[int, str], int]],
+    work: Callable[[list[int]], ActResult],
     *,
     messages: bool,
     dead_too: bool = False,
@@ -167,31 +161,36 @@ def on_ids(
         records = list(dead.filter(message_id__in=list(ids)[:1_000]))
         found = [*records, *found]
         there |= {record.message_id for record in records}
-        buried = find_buried((id for id in list(ids)[:1_000] if id not in there), options)
-        found = [*found, *buried.values()]
-        there |= buried.keys()
-    report = Report(plan.act, plan.done_word, matched=len(there), dry_run=options["dry_run"])
-    report.difference = plan.difference
-    absent = [id for id in ids if id not in there]
+        left = (id for id in list(ids)[:1_000] if id not in there)
+        in_dead_queues = find_in_dead_queues(left, options)
+        found = [*found, *in_dead_queues.values()]
+        there |= in_dead_queues.keys()
+    report = ActReport(plan=plan, matched=len(there), dry_run=options["dry_run"])
     if there and not options["yes"] and not screen.as_json:
         _sample(screen, found[:_SHOWN], options)
         target = screen if options["dry_run"] else screen.aside()
         target.lines([terminal_line(line) for line in plan.difference or ()])
     if options["dry_run"] or not there:
-        report.ids, report.missing_ids = sorted(there), absent
+        report.ids = sorted(there)
+        report.missing_ids = [id for id in ids if id not in there]
     else:
-        things = "message" if messages else "poison record"
-        screen.confirm(_question(plan, len(there), things), yes=options["yes"])
-        done, missing, refused, report.entry = work(list(ids))
-        report.ids, report.missing_ids, report.done = done, missing, len(done)
-        report.refused, report.reasons = len(refused), refused
+        thing = "message" if messages else "poison record"
+        screen.confirm(_question(plan, len(there), thing), yes=options["yes"])
+        result = work(list(ids))
+        report.ids, report.missing_ids = result.done, result.missing
+        report.total = Total(
+            done=len(result.done),
+            refused=len(result.refused),
+            reasons=result.refused,
+            missing=len(result.missing),
+            entry_id=result.entry_id,
+        )
     explain = why_no_message if messages else why_no_poison
-    report.missing = [explain(id, options) for id in report.missing_ids[: _SHOWN + 1]]
-    report.missing += [""] * (len(report.missing_ids) - len(report.missing))
+    report.missing = [explain(id, options) for id in report.missing_ids[:_SHOWN]]
     return report.show(screen)
 
 
-def _question(plan: Plan, count: int, thing: str) -> str:
+def _question(plan: ActPlan, count: int, thing: str) -> str:
     manner = f" {plan.manner}" if plan.manner else ""
     return terminal_line(f"{plan.verb} {count:,} {thing}{'s' if count != 1 else ''}{manner}?")
 
@@ -202,7 +201,7 @@ def _sample(
     now = clock.now(alias(options))
     records = [row for row in rows if isinstance(row, PoisonRecord)]
     messages = [row for row in rows if isinstance(row, Message)]
-    # Before a question the sample belongs to the question; a dry run has no other result.
+    # Before a question the sample is part of the question; of a dry run it is the result.
     target = screen if options["dry_run"] else screen.aside()
     if records:
         poison_table(target, records, now)

@@ -1,4 +1,4 @@
-"""manage.py deadletter health: for liveness probes and supervisors."""
+"""manage.py deadletter health: a health check for probes and supervisors."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=30.0,
         metavar="S",
-        help="a worker counts when it was seen within so many seconds",
+        help="a worker is alive if it was seen within so many seconds",
     )
     parser.add_argument(
         "--max-wait",
         type=seconds,
         metavar="S",
-        help="a message that is due for longer is a problem",
+        help="a message that has been due for longer is a problem",
     )
     parser.add_argument(
         "--max-poison",
         type=_number,
         metavar="N",
-        help="more than N poison records of the last --window are a problem",
+        help="more than N poison records within --window are a problem",
     )
     parser.add_argument(
-        "--window", type=seconds, default=3600.0, metavar="S", help="how long is lately: an hour"
+        "--window",
+        type=seconds,
+        default=3600.0,
+        metavar="S",
+        help="for --max-poison (default: 3600)",
     )
     parser.add_argument(
         "--min-workers",
@@ -52,7 +56,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=10.0,
         metavar="S",
-        help="a database that does not answer within so many seconds is away",
+        help="a database that does not answer within so many seconds is unreachable",
     )
     parser.add_argument("--format", choices=["text", "table", "json"], default="text")
     parser.add_argument("--database", metavar="ALIAS", help="alias to look at")

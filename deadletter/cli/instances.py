@@ -1,4 +1,4 @@
-"""manage.py deadletter instances, instance: which are there; show or cancel one."""
+"""manage.py deadletter instances, instance: list instances; show or cancel one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .text import ago
 
 HELP = "list instances, the latest activity first"
 HELP_ONE = "show or cancel one instance"
-#: Events shown unless told; poison records shown.
+#: Events shown by default, and poison records shown.
 EVENTS, POISON = 30, 20
 
 

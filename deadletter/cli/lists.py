@@ -1,4 +1,4 @@
-"""manage.py deadletter list: poison, newest first; or messages by state."""
+"""manage.py deadletter list: poison records, newest first, or messages in one state."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 
 
 def message_filter(options: dict[str, Any]) -> MessageFilter:
-    """Return what was asked for of messages in a queue. Raises CommandError with exit code 2."""
+    """Return the filter of messages in a queue. Raises CommandError with exit code 2."""
     for key in FILTERS:
         if options[key] is not None and key not in OF_MESSAGES:
-            raise usage(f"--{key} is for the dead; messages in a queue have no such thing")
-    wanted = poison_filter(options)  # the same checks
+            raise usage(f"--{key} is for poison records; messages in a queue do not have it")
+    wanted = poison_filter(options)  # for its checks
     return MessageFilter(**{key: getattr(wanted, key) for key in OF_MESSAGES})

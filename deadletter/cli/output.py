@@ -1,4 +1,4 @@
-"""Where does the output go? Results to stdout as a table or JSON, questions to stderr."""
+"""Output of the command: results to stdout as tables or JSON, questions to stderr."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from django.db import reset_queries
 from ..text import terminal_line
 from .text import table
 
-#: Columns when nobody looks: a file or a pipe.
+#: Columns of output into a file or a pipe.
 _PIPED = 200
 
 
 def usage(text: str) -> CommandError:
-    """Return the error of a command that was asked for something it cannot do: exit code 2."""
+    """Return the error of a wrong use of the command: exit code 2."""
     return CommandError(terminal_line(text), returncode=2)
 
 
 class Screen:
-    """Writes results and messages; knows whether JSON was asked for."""
+    """Writes results and messages, as text or as JSON."""
 
     def __init__(self, command: BaseCommand, options: dict[str, Any]) -> None:
         self.stdout, self.stderr = command.stdout, command.stderr
@@ -38,52 +38,52 @@ class Screen:
 
     def lines(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self.stdout.write(_encodable(line, self.stdout), _as_it_is)
+            self.stdout.write(_encodable(line, self.stdout), _unstyled)
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self.lines(table(headings, rows, width=self.width))
 
     def json(self, value: object) -> None:
-        # ASCII only: what would move the cursor or turn the direction is spelled out.
+        # ASCII only: characters that move the cursor or change the direction are escaped.
         self.stdout.write(json.dumps(value, indent=2, default=_for_json))
 
     def aside(self) -> Screen:
-        """Return a screen for what accompanies a question: it must not be in the result."""
+        """Return a screen that writes to stderr, for text that is not part of the result."""
         other = copy.copy(self)
         other.stdout = self.stderr
         return other
 
     def say(self, *lines: str) -> None:
-        """Tell a person something that is not the result."""
+        """Write to stderr: for people, not part of the result."""
         for line in lines:
-            self.stderr.write(_encodable(line, self.stderr), _as_it_is)
+            self.stderr.write(_encodable(line, self.stderr), _unstyled)
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask on a terminal; refuse where nobody can answer. Raises CommandError for a no."""
+        """Ask on a terminal, and refuse without one. Raises CommandError for a no."""
         if yes:
             return
         if not sys.stdin.isatty():
-            raise usage(f"{question} Nobody is there to answer: add --yes, or look with --dry-run.")
-        self.stderr.write(f"{question} [y/N] ", _as_it_is, ending="")
+            raise usage(f"{question} There is no terminal: add --yes, or preview with --dry-run.")
+        self.stderr.write(f"{question} [y/N] ", _unstyled, ending="")
         self.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("nothing was changed", returncode=1)
 
-    def progress(self, total: int | None) -> Progress:
-        """Return a reporter for long work (None: how long is not known), where somebody looks."""
+    def progress(self, total: int | None) -> ProgressLine:
+        """Return a progress report; `total` is None if the amount of work is not known."""
         live = self.stderr.isatty()
-        return Progress(self, total, live=live, silent=not live and not self.always_progress)
+        return ProgressLine(self, total, live=live, silent=not live and not self.always_progress)
 
 
-class Progress:
-    """Says how far it is, once a second."""
+class ProgressLine:
+    """Reports the progress of long work, once a second."""
 
     def __init__(self, screen: Screen, total: int | None, *, live: bool, silent: bool) -> None:
         self.screen, self.total, self.live, self.silent = screen, total, live, silent
         self.said = 0.0
 
     def __call__(self, looked_at: int) -> None:
-        # With DEBUG, Django keeps the text of the last 9,000 statements: 1,000 ids in each.
+        # With DEBUG, Django keeps the text of the last 9,000 statements, with 1,000 ids in each.
         reset_queries()
         if self.silent:
             return
@@ -92,14 +92,14 @@ class Progress:
             return
         self.said = time.monotonic()
         text = f"{looked_at:,}" if self.total is None else f"{looked_at:,} of {self.total:,}"
-        # On a terminal the line is written over itself.
+        # On a terminal the line overwrites itself.
         ending = "" if self.live and not last else "\n"
         start = "\r" if self.live else ""
-        self.screen.stderr.write(f"{start}{text}", _as_it_is, ending=ending)
+        self.screen.stderr.write(f"{start}{text}", _unstyled, ending=ending)
 
 
-def _as_it_is(text: str) -> str:
-    """Django would paint everything on stderr red."""
+def _unstyled(text: str) -> str:
+    """Style function that changes nothing: Django would color everything on stderr red."""
     return text
 
 

@@ -47,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "queue_name",
         nargs="?",
         metavar="NAME",
-        help="list, pause, resume: or a pattern: 'tenant-a/*'",
+        help="a queue; for list, pause and resume also a pattern: 'tenant-a/*'",
     )
     parser.add_argument(
         "fields",
@@ -60,7 +60,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument(
-        "--dry-run", action="store_true", help="pause, resume: only say what a pattern matches"
+        "--dry-run", action="store_true", help="pause, resume: only list the matching queues"
     )
     add_common(parser)
 

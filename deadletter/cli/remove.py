@@ -1,20 +1,23 @@
-"""manage.py deadletter remove, purge: poison, or a waiting message, for good."""
+"""manage.py deadletter remove, purge, release, poison: acts on records and on waiting messages."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ..operations import PoisonFilter, Removal, Total, remove_matching, remove_poison
+from ..lifecycle.act_results import ActResult
+from ..models import Act
+from ..operations import PoisonFilter, Total, poison, release, remove_matching, remove_poison
 from ..operations import remove as remove_messages
-from ..operations.purge import old, purge_matching
-from .args import add_act, alias, check_source, number, person, span
-from .confirm import Plan, on_filter, on_ids
-from .output import Progress, Screen
-from .selecting import add_selection, select
+from ..operations.bulk import purge_filter
+from .args import add_act, add_selection, alias, check_source, number, person, select, span
+from .confirm import ActPlan, on_filter, on_ids
+from .output import ProgressLine, Screen, usage
 
 HELP = "remove poison, or a waiting message, for good"
 HELP_PURGE = "remove poison that died longer ago than this, for good"
+HELP_RELEASE = "let messages pass a waiting or poisoned predecessor of their stream"
+HELP_POISON = "quarantine waiting messages by hand (--why is required)"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -27,27 +30,33 @@ def add_purge(parser: argparse.ArgumentParser) -> None:
         "--older-than", type=span, required=True, metavar="AGE", help="12h, 30d, 8w"
     )
     parser.add_argument("--queue", metavar="NAME", help="only of this queue, or of a pattern")
-    parser.add_argument("--limit", type=number, metavar="N", help="the N that died first")
-    parser.add_argument("--progress", action="store_true", help="also without a terminal")
+    parser.add_argument("--limit", type=number, metavar="N", help="only the N that died first")
+    parser.add_argument(
+        "--progress", action="store_true", help="report progress, also without a terminal"
+    )
+    add_act(parser)
+
+
+def add_messages(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="+", type=number, metavar="ID", help="ids of messages")
     add_act(parser)
 
 
 def run(screen: Screen, options: dict[str, Any]) -> int:
     chosen = select(options)
-    plan = Plan("remove", "removed", "Remove for good")
+    plan = ActPlan("remove", "removed", "Remove for good")
     about = _about(options)
 
     if chosen.wanted is not None:
 
-        def matching(wanted: PoisonFilter, progress: Progress) -> Total:
+        def matching(wanted: PoisonFilter, progress: ProgressLine) -> Total:
             return remove_matching(wanted, limit=options["limit"], progress=progress, **about)
 
         return on_filter(screen, options, plan, chosen.wanted, matching)
 
-    def named(ids: list[int]) -> tuple[list[int], list[int], dict[int, str], int]:
+    def named(ids: list[int]) -> ActResult:
         verb = remove_messages if chosen.message_ids else remove_poison
-        found: Removal = verb(ids, **about)
-        return found.removed, found.missing, found.refused, found.entry_id
+        return verb(ids, **about)
 
     ids = chosen.message_ids or chosen.poison_ids
     return on_ids(screen, options, plan, ids, named, messages=bool(chosen.message_ids))
@@ -56,13 +65,33 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 def run_purge(screen: Screen, options: dict[str, Any]) -> int:
     if options["queue"] is not None:
         check_source(options["queue"], options)
-    wanted = old(options["older_than"], queue=options["queue"], using=alias(options))
-    plan = Plan("purge", "removed", "Remove for good")
+    wanted = purge_filter(options["older_than"], queue=options["queue"], using=alias(options))
+    plan = ActPlan("purge", "removed", "Remove for good")
+    about = _about(options) | {"limit": options["limit"], "act": Act.PURGE}
 
-    def work(fixed: PoisonFilter, progress: Progress) -> Total:
-        return purge_matching(fixed, limit=options["limit"], progress=progress, **_about(options))
+    def work(fixed: PoisonFilter, progress: ProgressLine) -> Total:
+        return remove_matching(fixed, progress=progress, **about)
 
     return on_filter(screen, options, plan, wanted, work)
+
+
+def run_release(screen: Screen, options: dict[str, Any]) -> int:
+    def work(ids: list[int]) -> ActResult:
+        return release(ids, **_about(options))
+
+    plan = ActPlan("release", "released", "Release")
+    return on_ids(screen, options, plan, list(dict.fromkeys(options["ids"])), work, messages=True)
+
+
+def run_poison(screen: Screen, options: dict[str, Any]) -> int:
+    if not options["why"].strip():
+        raise usage("say --why: it is what the next person reads on the record")
+
+    def work(ids: list[int]) -> ActResult:
+        return poison(ids, **_about(options))
+
+    plan = ActPlan("poison", "poisoned", "Quarantine")
+    return on_ids(screen, options, plan, list(dict.fromkeys(options["ids"])), work, messages=True)
 
 
 def _about(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""manage.py deadletter retry: put poison back, or hurry a failed message."""
+"""manage.py deadletter retry: retry poison records, dead queues, and failed messages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from ..conf import get_settings
 from ..exceptions import PayloadRejected
+from ..lifecycle.act_results import ActResult
 from ..lifecycle.dead_queues import is_moved
 from ..models import Damaged, Message, PoisonRecord, State
 from ..operations import (
@@ -29,41 +30,53 @@ from ..operations import (
     whereabouts,
 )
 from ..operations.hidden_values import refuse_markers, restore
-from ..operations.poison_records import AS_IT_WAS, Terms
+from ..operations.poison_records import AS_IT_WAS, RetryOptions
 from ..payload import accept
-from .args import FILTERS, add_act, alias, check_queue, person, poison_filter, rate
-from .confirm import Plan, on_filter, on_ids, on_messages
+from .args import (
+    FILTERS,
+    ActSelection,
+    add_act,
+    add_selection,
+    alias,
+    check_queue,
+    person,
+    poison_filter,
+    rate,
+    select,
+)
+from .confirm import ActPlan, on_filter, on_ids, on_messages
 from .lists import message_filter
-from .output import Progress, Screen, usage
-from .selecting import Selection, add_selection, select
+from .output import ProgressLine, Screen, usage
 
 HELP = "put poison back into its queue with a fresh count, or retry failed messages now"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser, message="ids of messages: a dead one is put back, a failed one hurried")
+    add_selection(
+        parser, message="ids of messages: a dead one is put back, a failed one is retried now"
+    )
     parser.add_argument(
         "--failed",
         action="store_true",
-        help="failed messages, now, instead of poison; filters narrow them, also --reason",
+        help="retry failed messages now, instead of poison; filters narrow them, also --reason",
     )
     parser.add_argument(
         "--keep-attempts",
         action="store_true",
-        help="with --failed or --message: now, but do not count from 0 again",
+        help="with --failed or --message: do not count attempts from 0 again",
     )
     parser.add_argument(
         "--dead-queue",
         metavar="NAME",
-        help="what was moved to this dead queue, back where it died; --name and --fingerprint "
-        "narrow it",
+        help="move messages of this dead queue back to where they died; --name and "
+        "--fingerprint narrow them",
     )
     parser.add_argument("--to-queue", metavar="NAME", help="into another queue")
-    parser.add_argument("--rate", type=rate, metavar="N", help="so many per second, spread in time")
+    parser.add_argument("--rate", type=rate, metavar="N", help="at most N messages per second")
     parser.add_argument(
         "--payload",
         metavar="JSON",
-        help="instead of its own, for one id only: JSON, @file, or @- for standard input",
+        help="another payload, for one id only: JSON, @file, or @- for standard input",
     )
     add_act(parser)
 
@@ -76,27 +89,25 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     chosen = select(options)
     if options["keep_attempts"] and not chosen.message_ids:
         raise usage("--keep-attempts is for --failed and --message: the dead count from 0 again")
-    terms, difference = _terms(options, chosen)
-    plan = Plan("retry", "retried", "Retry", _manner(options), difference)
+    terms, difference = _retry_options(options, chosen)
+    plan = ActPlan("retry", "retried", "Retry", _manner(options), difference)
     about: dict[str, Any] = {"by": person(options), "why": options["why"]}
     about["using"] = options["database"]
 
     if chosen.wanted is not None:
 
-        def matching(wanted: PoisonFilter, progress: Progress) -> Total:
+        def matching(wanted: PoisonFilter, progress: ProgressLine) -> Total:
             place = {"queue": terms["queue"], "rate": terms["rate"]}
             limit = options["limit"]
             return retry_matching(wanted, limit=limit, progress=progress, **place, **about)
 
         return on_filter(screen, options, plan, chosen.wanted, matching)
 
-    def named(ids: list[int]) -> tuple[list[int], list[int], dict[int, str], int]:
+    def named(ids: list[int]) -> ActResult:
         if chosen.message_ids:
             reset = not options["keep_attempts"]
-            found = retry_messages(ids, **terms, reset=reset, **about)
-        else:
-            found = retry_poison(ids, **terms, **about)
-        return found.retried, found.missing, found.refused, found.entry_id
+            return retry_messages(ids, **terms, reset=reset, **about)
+        return retry_poison(ids, **terms, **about)
 
     messages = bool(chosen.message_ids)
     ids = chosen.message_ids or chosen.poison_ids
@@ -114,7 +125,7 @@ def _run_failed(screen: Screen, options: dict[str, Any]) -> int:
     return on_messages(
         screen,
         options,
-        Plan("retry", "retried", "Retry now", _manner(options)),
+        ActPlan("retry", "retried", "Retry now", _manner(options)),
         wanted.messages(State.FAILED, alias(options)),
         lambda progress: retry_failed(wanted, progress=progress, **about),
     )
@@ -128,7 +139,7 @@ def _run_dead_queue(screen: Screen, options: dict[str, Any]) -> int:
     for name in (options["dead_queue"], options["to_queue"]):
         if name is not None:
             check_queue(name, options)
-    given = poison_filter(options)  # the same checks
+    given = poison_filter(options)  # for its checks
     wanted = DeadQueueFilter(
         dead_queue=options["dead_queue"], name=given.name, fingerprint=given.fingerprint
     )
@@ -136,20 +147,22 @@ def _run_dead_queue(screen: Screen, options: dict[str, Any]) -> int:
     about |= {"using": options["database"], "limit": options["limit"]}
     about |= {"queue": options["to_queue"], "rate": options["rate"]}
     try:
-        Terms(queue=about["queue"], rate=about["rate"])
+        RetryOptions(queue=about["queue"], rate=about["rate"])
     except ValueError as error:
         raise usage(str(error)) from None
     return on_messages(
         screen,
         options,
-        Plan("retry", "retried", "Retry", _manner(options)),
+        ActPlan("retry", "retried", "Retry", _manner(options)),
         wanted.messages(alias(options)),
         lambda progress: retry_dead_queue(wanted, progress=progress, **about),
     )
 
 
-def _terms(options: dict[str, Any], chosen: Selection) -> tuple[dict[str, Any], list[str] | None]:
-    """Check where to, how fast and with what before anything is asked or touched."""
+def _retry_options(
+    options: dict[str, Any], chosen: ActSelection
+) -> tuple[dict[str, Any], list[str] | None]:
+    """Check queue, rate and payload before the question; return also how the payload changes."""
     payload, difference = AS_IT_WAS, None
     found = {"queue": options["to_queue"], "rate": options["rate"]}
     try:
@@ -157,9 +170,9 @@ def _terms(options: dict[str, Any], chosen: Selection) -> tuple[dict[str, Any], 
             if len(chosen.poison_ids) + len(chosen.message_ids) != 1:
                 raise usage("--payload replaces the payload of one id; name one")
             payload, difference = _repaired(_payload(options["payload"]), options, chosen)
-        # What is left of the marker was in the payload before: `restore` refuses any other.
+        # A marker that is left was in the payload before: `restore` refuses any other.
         found |= {"payload": payload, "literal": True}
-        Terms(**found)
+        RetryOptions(**found)
     except PayloadRejected as error:
         raise usage(f"the payload was refused: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -170,9 +183,9 @@ def _terms(options: dict[str, Any], chosen: Selection) -> tuple[dict[str, Any], 
 
 
 def _repaired(
-    given: Any, options: dict[str, Any], chosen: Selection
+    given: Any, options: dict[str, Any], chosen: ActSelection
 ) -> tuple[Any, list[str] | None]:
-    """Return the payload with what `show` and `export` hid put back, and what changes."""
+    """Return the payload with its hidden values put back, and how it changes."""
     record = _record(options, chosen)
     if record is None or isinstance(record.payload, Damaged):
         refuse_markers(given)
@@ -182,7 +195,7 @@ def _repaired(
     return value, _difference(record.payload, value)
 
 
-def _record(options: dict[str, Any], chosen: Selection) -> PoisonRecord | Message | None:
+def _record(options: dict[str, Any], chosen: ActSelection) -> PoisonRecord | Message | None:
     using = alias(options)
     if chosen.poison_ids:
         return get_poison(chosen.poison_ids[0], using=using)

@@ -1,4 +1,4 @@
-"""Records and messages as table rows and as JSON objects; no payloads here."""
+"""Records and messages as table rows and as JSON objects, without payloads."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def message_object(message: Message, now: datetime) -> dict[str, Any]:
 
 
 def source(row: PoisonRecord | Message) -> str | None:
-    """Say what a message was elsewhere: in its origin, or in the queue where it died."""
+    """Return the id that a message had in its origin, or in the queue it died in."""
     if row.source_id is None:
         return None
     return f"#{row.source_id}" if row.origin is None else f"{row.origin}#{row.source_id}"
@@ -157,7 +157,7 @@ def tried(attempts: int, limit: int | None) -> str:
 
 
 def reason(verdict: int, last: int | None) -> str:
-    """Name why it died; for a message that merely used up its attempts, what it failed of."""
+    """Return why a message died; for one that used up its attempts, its last failure."""
     found = FailureReason.read(verdict)
     if found == FailureReason.POISON_MESSAGE and last is not None:
         found = FailureReason.read(last)
@@ -165,7 +165,7 @@ def reason(verdict: int, last: int | None) -> str:
 
 
 def _error(message: Message) -> str | None:
-    """Return the start of its error, which `light` rows have only if it was asked for."""
+    """Return the start of the error; `light` rows have it only `with_error_start`."""
     if "error" in message.get_deferred_fields():
         return getattr(message, "error_start", None)
     return message.error[:ERROR_START] if message.error else message.error

@@ -19,19 +19,21 @@ HELP = "send one message and print its id"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="of the message, as its handler has it")
+    parser.add_argument("name", metavar="NAME", help="the message's name, as in its handler")
     parser.add_argument(
         "--payload", metavar="JSON", help="JSON, @file, or - for standard input (default: null)"
     )
     parser.add_argument("--queue", metavar="NAME", default="default", help="(default: default)")
-    parser.add_argument("--stream", metavar="NAME", help="an ordered line inside the queue")
-    parser.add_argument("--key", metavar="TEXT", help="only one unfinished message may have it")
+    parser.add_argument("--stream", metavar="NAME", help="its messages are handled in order")
+    parser.add_argument("--key", metavar="TEXT", help="at most one unfinished message has a key")
     parser.add_argument(
         "--priority", type=int, default=0, metavar="N", help="-100 (first) to 100 (last)"
     )
-    parser.add_argument("--delay", type=_duration, metavar="TIME", help="not before: 90, 90s, 2h")
     parser.add_argument(
-        "--expires-in", type=_duration, metavar="TIME", help="dead when not handled by then"
+        "--delay", type=_duration, metavar="TIME", help="not due before: 90, 90s, 2h"
+    )
+    parser.add_argument(
+        "--expires-in", type=_duration, metavar="TIME", help="dead if not handled by then"
     )
     parser.add_argument("--headers", metavar="JSON", help="an object: JSON or @file")
     add_common(parser)
@@ -78,7 +80,7 @@ def _holder(options: dict[str, Any]) -> int | None:
 
 
 def _json(option: str, given: str | None) -> Any:
-    """Read an option that is JSON, or names where it is. Raises CommandError (2)."""
+    """Read an option that is JSON, or names a file with it. Raises CommandError (2)."""
     if given is None:
         return None
     text = given

@@ -1,4 +1,4 @@
-"""manage.py deadletter show: everything there is about one record or message."""
+"""manage.py deadletter show: everything about single records or messages."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from ..operations import (
 from ..status import FailureReason, Status
 from ..text import terminal_line, terminal_paragraph
 from .args import add_common, alias, number
+from .lookup import where_now, why_no_message, why_no_poison
 from .output import Screen, usage
 from .rows import message_object, poison_object, reason, source, tried
-from .selecting import where_now, why_no_message, why_no_poison
 from .text import ago
 
 HELP = "show everything about poison records or, with --message, about messages"
-#: Characters of a payload and of an error or traceback; --full shows all that is kept.
+#: Characters of a payload, and of an error or traceback; --full shows everything.
 _PAYLOAD, _TEXT = 65_536, 4_000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="*", type=number, metavar="ID", help="ids of poison records")
     parser.add_argument("--message", nargs="+", type=number, metavar="ID", default=[])
-    parser.add_argument("--reveal", action="store_true", help="show secrets instead of hiding them")
-    parser.add_argument("--full", action="store_true", help="every traceback, nothing cut")
+    parser.add_argument("--reveal", action="store_true", help="show secrets")
+    parser.add_argument("--full", action="store_true", help="every traceback, and texts in full")
     add_common(parser)
 
 
@@ -73,50 +73,50 @@ def _find(id: int, by_message: bool, options: dict[str, Any]) -> PoisonRecord | 
 
 
 def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
-    """Say where a message is now that was asked for by the id it had before it was moved."""
-    burial = read_original_death(row)
-    if burial is None or asked != burial.message_id:
+    """Return where a message is now, if it was named by the id it had before it was moved."""
+    death = read_original_death(row)
+    if death is None or asked != death.message_id:
         return []
-    where = f"queue {burial.queue}" if burial.queue else "a queue that was not written down"
+    where = f"queue {death.queue}" if death.queue else "a queue that was not written down"
     return [terminal_line(f"message {asked} died in {where} and is {where_now(row)}")]
 
 
 def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
-    """Say of a message that was moved to a dead queue where, when and why it died."""
-    burial = read_original_death(row)
-    if burial is None:
+    """Return where, when and why a message died that was moved to a dead queue."""
+    death = read_original_death(row)
+    if death is None:
         return []
-    cause = burial.cause.name.lower() if burial.cause else None
+    cause = death.cause.name.lower() if death.cause else None
     return [
-        ("before", f"message {burial.message_id}"),
-        ("died in", f"queue {burial.queue}" if burial.queue else "not written down"),
-        ("died of", ": ".join(part for part in (cause, burial.verdict) if part)),
-        ("its error", burial.error),
-        ("died at", burial.at and f"{burial.at:%Y-%m-%d %H:%M:%S %Z}"),
-        ("moved by", burial.by),
-        ("had key", burial.key),
+        ("before", f"message {death.message_id}"),
+        ("died in", f"queue {death.queue}" if death.queue else "not written down"),
+        ("died of", ": ".join(part for part in (cause, death.verdict) if part)),
+        ("its error", death.error),
+        ("died at", death.at and f"{death.at:%Y-%m-%d %H:%M:%S %Z}"),
+        ("moved by", death.by),
+        ("had key", death.key),
     ]
 
 
 def _death_object(row: PoisonRecord | Message) -> dict[str, Any] | None:
-    burial = read_original_death(row)
-    if burial is None:
+    death = read_original_death(row)
+    if death is None:
         return None
     return {
-        "message_id": burial.message_id,
-        "queue": burial.queue,
-        "reason": burial.reason and burial.reason.name,
-        "last_failure_reason": burial.failure_reason and burial.failure_reason.name,
-        "verdict": burial.verdict,
-        "error": burial.error,
-        "attempts": burial.attempts,
-        "max_attempts": burial.max_attempts,
-        "fingerprint": burial.fingerprint,
-        "exception": burial.exception,
-        "frame": burial.frame,
-        "by": burial.by,
-        "at": burial.at,
-        "key": burial.key,
+        "message_id": death.message_id,
+        "queue": death.queue,
+        "reason": death.reason and death.reason.name,
+        "last_failure_reason": death.failure_reason and death.failure_reason.name,
+        "verdict": death.verdict,
+        "error": death.error,
+        "attempts": death.attempts,
+        "max_attempts": death.max_attempts,
+        "fingerprint": death.fingerprint,
+        "exception": death.exception,
+        "frame": death.frame,
+        "by": death.by,
+        "at": death.at,
+        "key": death.key,
     }
 
 
@@ -277,15 +277,15 @@ def _commands(row: PoisonRecord | Message, now: datetime) -> list[str]:
             f"{start} remove {row.pk}",
         ]
     found = []
-    state = message_state = row.state(now)
-    if message_state == "failed" or (state != "active" and is_moved(row)):
+    state = row.state(now)
+    if state == "failed" or (state != "active" and is_moved(row)):
         found.append(f"{start} retry --message {row.pk}")
     if row.stream is not None and state != "active":
         found.append(f"{start} release {row.pk}")
     if state != "active":
         found.append(f"{start} poison {row.pk} --why TEXT")
         found.append(f"{start} remove --message {row.pk}")
-    return found or ["nothing can be done while a worker has it"]
+    return found or ["nothing can be done while a worker handles it"]
 
 
 def _message_id(row: PoisonRecord | Message) -> int:
@@ -307,8 +307,9 @@ def _pretty(value: Any, hide: bool, limit: int) -> list[str]:
 
 
 def _stages(status: int) -> str:
-    known = [flag.name or "" for flag in Status if status & flag and flag != Status.FAILED]
-    return ", ".join(known).lower() or "-"
+    """Return the stages that have names; FAILED is no stage."""
+    names = Status.names(status & ~Status.FAILED)
+    return ", ".join(name.lower() for name in names if not name.isdecimal()) or "-"
 
 
 def _pairs(*pairs: tuple[str, object]) -> list[str]:

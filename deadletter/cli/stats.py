@@ -1,4 +1,4 @@
-"""manage.py deadletter stats: how much is where."""
+"""manage.py deadletter stats: exact counts by queue, state, kind, attempts and reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""manage.py deadletter streams: which stand still, what holds them, since when."""
+"""manage.py deadletter streams: streams with messages that cannot run, and what holds them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 
 
 def stream_object(stream: HeldStream) -> dict[str, Any]:
-    """Return it for scripts; `waiting` stops at a number, which `waiting_more` says."""
+    """Return a stream as JSON; `waiting_more` tells that `waiting` is only a lower bound."""
     found = asdict(stream)
     found["waiting"] = min(stream.waiting, COUNTED)
     found["waiting_more"] = stream.waiting > COUNTED
@@ -75,7 +75,7 @@ def _table(screen: Screen, streams: list[HeldStream], now: datetime) -> None:
 
 
 def _why(stream: HeldStream, now: datetime) -> str:
-    """Say what has to happen before the stream goes on."""
+    """Return what has to happen before the stream goes on."""
     if stream.why == "halted":
         return f"poison record {stream.poison_id} halts it: retry or remove it"
     if stream.why == "waiting":
@@ -83,4 +83,4 @@ def _why(stream: HeldStream, now: datetime) -> str:
         return f"its head {what} {ago(stream.until, now)}"
     if stream.why == "active":
         return "a worker has its head"
-    return "its head is due: a worker will come to it"
+    return "its head is due: a worker will claim it"

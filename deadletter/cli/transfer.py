@@ -1,4 +1,4 @@
-"""manage.py deadletter export, import: poison as JSON lines, out of here and into another queue."""
+"""manage.py deadletter export, import: poison records as lines of text, and back as messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .output import Screen, usage
 
 HELP_EXPORT = "write poison records as JSON lines or CSV, secrets hidden"
 HELP_IMPORT = "store messages that `export` wrote, here or elsewhere; each of them once"
-#: Characters of a line: a payload and a history at their largest, escaped.
+#: Characters of a line: the largest payload and history, escaped.
 LINE = 16_000_000
 #: Ids and reasons printed one by one; the rest is counted. JSON has them all.
 _SHOWN = 20
@@ -30,7 +30,9 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     parser.add_argument("--format", choices=["jsonl", "csv"], default="jsonl")
     parser.add_argument(
-        "--reveal", action="store_true", help="with secrets: `import` refuses rows without them"
+        "--reveal",
+        action="store_true",
+        help="show secrets: `import` refuses redacted rows",
     )
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
@@ -40,14 +42,23 @@ def add_export(parser: argparse.ArgumentParser) -> None:
 def add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="JSON lines; - for standard input")
     parser.add_argument(
-        "--origin", required=True, metavar="NAME", help="where they come from, always the same name"
+        "--origin",
+        required=True,
+        metavar="NAME",
+        help="the source system, always by the same name",
     )
-    parser.add_argument("--queue", metavar="NAME", help="all into this one (default: each its own)")
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, say what would be")
+    parser.add_argument(
+        "--queue",
+        metavar="NAME",
+        help="one queue for all rows (default: the queue that each row names)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="change nothing, report what would be done"
+    )
     parser.add_argument("--by", metavar="WHO", help="for the audit trail (default: the OS user)")
     parser.add_argument("--why", default="", metavar="TEXT", help="for the audit trail")
     parser.add_argument(
-        "--progress", action="store_true", help="say how far it is, also without a terminal"
+        "--progress", action="store_true", help="report progress, also without a terminal"
     )
     add_common(parser)
 
@@ -123,7 +134,7 @@ def _report(screen: Screen, found: Import, *, dry_run: bool) -> None:
 
 
 def _rows(file: TextIO) -> Iterator[Any]:
-    """Yield what each line holds; a line that is no JSON is a row that is refused."""
+    """Yield the row of each line; a line that is not JSON yields a BadRow, which is refused."""
     while line := file.readline(LINE):
         if len(line) == LINE and not line.endswith("\n"):
             while (rest := file.readline(LINE)) and not rest.endswith("\n"):
@@ -153,7 +164,7 @@ def _opened(name: str, mode: str, screen: Screen) -> Iterator[Any]:
 
 
 class _Standard:
-    """Standard output as the command has it: lines go out as they are."""
+    """The standard output of the command, without added line ends."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen

@@ -1,4 +1,4 @@
-"""manage.py deadletter workers: who is alive, serves which queues, and runs what."""
+"""manage.py deadletter workers: worker processes, their queues and running messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELP = "list worker processes: alive or lost, their queues, what they run and ho
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--alive", action="store_true", help="only those that were seen lately")
+    parser.add_argument("--alive", action="store_true", help="only live workers")
     parser.add_argument(
         "--limit", type=number, default=50, metavar="N", help="at most (default 50)"
     )
@@ -35,7 +35,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     elif found:
         _table(screen, found[:limit], now)
     if not found:
-        screen.say("no worker is there")
+        screen.say("no worker was found")
     elif len(found) > limit:
         screen.say(f"there are more than {limit:,}: raise --limit")
     return 0 if found else 1
@@ -80,7 +80,7 @@ def _table(screen: Screen, workers: list[WorkerProcess], now: datetime) -> None:
 
 
 def _running(worker: WorkerProcess) -> str:
-    """Name the messages that it runs, the longest first, as the worker told them."""
+    """Return the messages that a worker runs, longest first, as it reported them."""
     told = [entry for entry in _listed(worker.running) if isinstance(entry, dict)]
     return ", ".join(f"{entry.get('name')} #{entry.get('id')}" for entry in told) or "-"
 

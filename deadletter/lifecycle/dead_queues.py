@@ -1,9 +1,9 @@
 """
-Messages in dead queues: where and why each died, and the way back under its own id.
+Messages in dead queues: where and why each died, and the retry under its original id.
 
-`quarantine` writes the facts of a death into the copy that it makes in the dead queue. A row of an
-older release has none: then only its source id is known, and its source queue only where one queue
-names the dead queue.
+`quarantine` stores the facts of a death in the copy that it makes in the dead queue. A row of an
+older release has no facts: only its source id is known, and its source queue only if exactly one
+queue names the dead queue.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from .refusals import Refusal, RefusalReason
 from .retries import RetryBatch, count_and_announce
 from .transaction import Stream, Transaction
 
-#: What the columns of a message can hold.
+#: The largest values that the columns of a message hold.
 _LARGEST_STATUS, _LARGEST = 2**31 - 1, 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class OriginalDeath:
-    """One death of a message that lies in a dead queue, or died again in one. No field is sure."""
+    """The first death of a message that was moved to a dead queue. Only its id is always known."""
 
-    #: The id that it had, and gets back.
+    #: The id that the message had, and gets back with a retry.
     message_id: int
-    #: The queue it died in.
+    #: The queue that the message died in.
     queue: str | None = None
     reason: FailureReason | None = None
     verdict: str = ""
-    #: Its last failure then.
+    #: The last failure before the death.
     failure_reason: FailureReason | None = None
     error: str | None = None
     attempts: int | None = None
@@ -55,25 +55,25 @@ class OriginalDeath:
     status: int = 0
     fence: int = 0
     created_at: datetime | None = None
-    #: Where it was imported from, and its id there.
+    #: The origin that the message was imported from, and its id there.
     origin: str | None = None
     source_id: int | None = None
 
     @property
     def cause(self) -> FailureReason | None:
-        """What it died of: for a message that used up its attempts, its last failure."""
+        """The cause of the death: for a message that used up its attempts, its last failure."""
         if self.reason == FailureReason.POISON_MESSAGE and self.failure_reason is not None:
             return self.failure_reason
         return self.reason or self.failure_reason
 
 
 def is_moved(row: Message | PoisonRecord) -> bool:
-    """Whether a message died elsewhere and was moved to where it is."""
+    """Return whether a message died in another queue and was moved to a dead queue."""
     return row.source_id is not None and row.origin is None
 
 
 def read_original_death(row: Message | PoisonRecord) -> OriginalDeath | None:
-    """Return what is known of the death of a message that was moved to a dead queue."""
+    """Return the first death of a message that was moved to a dead queue, or None."""
     if row.source_id is None or row.origin is not None:
         return None
     facts = row.death
@@ -120,13 +120,13 @@ def retry_dead_in(
     payload: str | None = None,
     delays: Sequence[timedelta] | None = None,
     by: str = "",
-) -> tuple[ActResult, list[PoisonRecord]]:
+) -> ActResult:
     """
     Move messages of dead queues back to the queue they died in, or to `queue`, under their own ids.
 
     Attempts 0, FAILED cleared, stages and key as they were. The ids given are the ids in the dead
-    queues. `payload` and `delays` as for `retry_in`. Return also the messages as the poison records
-    that they would have been.
+    queues; `payload` and `delays` as for `retry_in`. The records of the result are the messages as
+    the poison records that they would have been.
     """
     ids = list(dict.fromkeys(message_ids))
     waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
@@ -154,7 +154,7 @@ def retry_dead_in(
     left = [id for id in free if id not in batch.done and id not in refused]
     refused |= {id: _conflict(tx, batch.records[id]) for id in left}
     missing = [id for id in ids if id not in rows]
-    return ActResult(done, missing, dict(sorted(refused.items()))), records
+    return ActResult(done, missing, dict(sorted(refused.items())), records=records)
 
 
 class _Targets:
@@ -267,7 +267,7 @@ class _DeadQueueRetryBatch(RetryBatch):
 
 
 def as_record(row: Message, queue: str) -> PoisonRecord:
-    """Return a message of a dead queue as the poison record it would be, had it stayed; unsaved."""
+    """Return the unsaved poison record that a message of a dead queue would have become."""
     death = read_original_death(row) or OriginalDeath(message_id=row.pk)
     return PoisonRecord(
         message_id=death.message_id,
@@ -292,7 +292,7 @@ def _read(tx: Transaction, ids: list[int], *, lock: bool = False) -> dict[int, M
 
 
 def _conflict(tx: Transaction, record: PoisonRecord) -> Refusal:
-    """Return why a message could not be put back although nothing spoke against it."""
+    """Return why the statement did not put a message back: its id or key is in use."""
     id = record.message_id
     poison = PoisonRecord.objects.using(tx.using).filter(message_id=id)
     if (poison_id := poison.values_list("pk", flat=True).first()) is not None:

@@ -1,8 +1,8 @@
 """
-How does a message of another system get in? Once: a queue has one message of an origin and id.
+Import of messages of another system: a queue has at most one message of an origin and id.
 
-The identity of an imported message is where it comes from and the id that it had there. It stays
-with it when it dies and when it is retried. Once a message is completed or removed it is forgotten.
+The identity of an imported message is its origin and the id that it had there. The message keeps it
+when it dies and when it is retried. With the completion or removal of the message it is gone.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .transaction import Transaction
 #: Bytes of JSON that a history may have.
 HISTORY_SIZE = 1_048_576
 _LARGEST = 2**63 - 1
-#: Bits that stages have; FAILED is cleared by an import as by a retry.
+#: The bits of stages. An import clears FAILED, as a retry does.
 _STAGES = 0x7FFF
-#: What an attempt in a history says.
+#: The fields of an attempt in a history, by type.
 _TEXTS = ("at", "worker", "error", "traceback", "exception", "frame")
 _NUMBERS = ("attempt", "reason", "seconds")
-#: What belongs to an instance, which is not imported with it.
+#: Fields that only messages of instances have; instances are not imported.
 _OF_INSTANCES = ("instance", "execution_id", "activity_id")
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """A message of another system that passed the door, as columns."""
+class ImportedMessage:
+    """A checked message of another system, as columns."""
 
     source_id: int
     columns: dict[str, Any]
@@ -56,17 +56,17 @@ class Arrival:
 
 
 @dataclass
-class Arrived:
-    """What became of some arrivals, by the ids in their origin."""
+class ImportResult:
+    """What became of imported messages, by their ids in the origin."""
 
-    #: The ids they have here.
+    #: The ids of stored messages here.
     stored: dict[int, int] = field(default_factory=dict)
-    #: In the queue already, waiting or dead.
+    #: Messages that the queue has already, waiting or dead.
     ignored: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
 
 
-def read_arrival(row: Any) -> Arrival:
+def read_exported(row: Any) -> ImportedMessage:
     """Check a row of an export as `send` checks a message. Raises MessageRejected."""
     if not isinstance(row, Mapping):
         raise MessageRejected("row", f"expected an object, got {short_repr(row)}")
@@ -87,7 +87,7 @@ def read_arrival(row: Any) -> Arrival:
         key: checked[key] for key in ("name", "payload", "headers", "stream", "key", "priority")
     }
     error = row.get("last_error")
-    return Arrival(
+    return ImportedMessage(
         _source_id(row),
         {
             **kept,
@@ -102,44 +102,49 @@ def read_arrival(row: Any) -> Arrival:
 
 
 def check_origin(origin: object) -> str:
-    """Refuse an origin that is no label. Raises MessageRejected."""
+    """Return the origin. Raises MessageRejected for one that is no label."""
     return check_label("origin", origin)
 
 
-def import_in(tx: Transaction, arrivals: Sequence[Arrival], *, queue: str, origin: str) -> Arrived:
+def import_in(
+    tx: Transaction, messages: Sequence[ImportedMessage], *, queue: str, origin: str
+) -> ImportResult:
     """
-    Store what the queue has neither waiting nor dead of that origin, due now, attempts 0.
+    Store the messages that the queue has neither waiting nor dead: due now, attempts 0.
 
-    The arrivals have different ids. In the order of these: two imports wait for each other's rows,
-    and that is the order in which the messages were sent.
+    The ids of the messages differ. They are stored in the order of their ids: concurrent imports
+    lock rows in the same order, and it is the order in which the messages were sent.
     """
-    rows = sorted(arrivals, key=lambda arrival: arrival.source_id)
-    ids = [arrival.source_id for arrival in rows]
-    given = json.dumps([_as_json(tx, arrival) for arrival in rows], ensure_ascii=False)
+    rows = sorted(messages, key=lambda message: message.source_id)
+    ids = [message.source_id for message in rows]
+    given = json.dumps([_as_json(tx, message) for message in rows], ensure_ascii=False)
     stored = tx.run("import_messages", queue=queue, origin=origin, rows=given)
-    found = Arrived({source_id: id for id, source_id in stored})
-    # After storing, in a statement of its own. A message that was dying while its row was in our
-    # way has its record by now; one that is being retried still has it, or is in our way itself.
-    dead = _buried(tx, ids, queue=queue, origin=origin)
+    found = ImportResult({source_id: id for id, source_id in stored})
+    # Read after the insert, in a statement of its own. A message that was dying while the insert
+    # waited for its row has its record by now. One that is being retried still has its record, or
+    # its row made the insert ignore ours.
+    dead = _find_dead(tx, ids, queue=queue, origin=origin)
     twice = [found.stored.pop(source_id) for source_id in sorted(dead & found.stored.keys())]
     if twice:
         tx.run("delete", ids=twice)
-    left = [arrival for arrival in rows if arrival.source_id not in found.stored]
+    left = [message for message in rows if message.source_id not in found.stored]
     if left:
         _explain(tx, found, left, dead, queue=queue, origin=origin)
         known = {*found.ignored, *found.refused}
-        # What was in the way a moment ago and is finished by now.
+        # Rows that made the insert ignore ours, and are finished by now.
         found.ignored += [a.source_id for a in left if a.source_id not in known]
-    _tell(tx, rows, found.stored, queue)
+    _count_and_announce(tx, rows, found.stored, queue)
     return found
 
 
-def look_in(tx: Transaction, arrivals: Sequence[Arrival], *, queue: str, origin: str) -> Arrived:
-    """Say what `import_in` would do now, and do nothing; nothing gets an id, so all are 0."""
-    found = Arrived()
-    ids = [arrival.source_id for arrival in arrivals]
-    dead = _buried(tx, ids, queue=queue, origin=origin)
-    _explain(tx, found, arrivals, dead, queue=queue, origin=origin)
+def preview_import_in(
+    tx: Transaction, messages: Sequence[ImportedMessage], *, queue: str, origin: str
+) -> ImportResult:
+    """Return what `import_in` would do now, without a change; the ids of stored messages are 0."""
+    found = ImportResult()
+    ids = [message.source_id for message in messages]
+    dead = _find_dead(tx, ids, queue=queue, origin=origin)
+    _explain(tx, found, messages, dead, queue=queue, origin=origin)
     known = {*found.ignored, *found.refused}
     found.stored = {id: 0 for id in ids if id not in known}
     return found
@@ -147,49 +152,51 @@ def look_in(tx: Transaction, arrivals: Sequence[Arrival], *, queue: str, origin:
 
 def _explain(
     tx: Transaction,
-    found: Arrived,
-    left: Sequence[Arrival],
+    found: ImportResult,
+    left: Sequence[ImportedMessage],
     dead: set[int],
     *,
     queue: str,
     origin: str,
 ) -> None:
-    """Say of those that were not stored whether they are there, or what is in their way."""
+    """Sort messages that were not stored: those the queue has, and those whose key is in use."""
     target = Queue.objects.using(tx.using).filter(name=queue).first()
     if target is None:
         text = Refusal(RefusalReason.IMPORT_QUEUE_MISSING, queue=queue)
-        found.refused |= {arrival.source_id: text for arrival in left}
+        found.refused |= {message.source_id: text for message in left}
         return
     here = Message.objects.using(tx.using).filter(queue=target)
-    ids = [arrival.source_id for arrival in left]
+    ids = [message.source_id for message in left]
     same = here.filter(origin=origin, source_id__in=ids).values_list("source_id", flat=True)
     there = dead | {id for id in same if id is not None}
     keys = [a.columns["key"] for a in left if a.columns["key"] is not None]
     holders = dict(here.filter(key__in=keys).values_list("key", "pk")) if keys else {}
-    for arrival in left:
-        key = arrival.columns["key"]
-        if arrival.source_id in there:
-            found.ignored.append(arrival.source_id)
+    for message in left:
+        key = message.columns["key"]
+        if message.source_id in there:
+            found.ignored.append(message.source_id)
         elif key in holders:
-            found.refused[arrival.source_id] = Refusal(
+            found.refused[message.source_id] = Refusal(
                 RefusalReason.IMPORT_KEY_TAKEN, key=short_repr(key), id=holders[key]
             )
 
 
-def _buried(tx: Transaction, ids: Sequence[int], *, queue: str, origin: str) -> set[int]:
+def _find_dead(tx: Transaction, ids: Sequence[int], *, queue: str, origin: str) -> set[int]:
     records = PoisonRecord.objects.using(tx.using).filter(queue=queue, origin=origin)
     found = records.filter(source_id__in=ids).values_list("source_id", flat=True)
-    # What was moved to a dead queue has its origin in its death, there and if it dies again.
+    # A message that was moved to a dead queue has its origin in its death.
     moved = tx.run("read_imported", queue=queue, origin=origin, ids=list(ids))
     return {id for id in found if id is not None} | {row[0] for row in moved}
 
 
-def _tell(tx: Transaction, rows: Sequence[Arrival], stored: Mapping[int, int], queue: str) -> None:
-    """Count them as sent and announce them: for everybody else they are new messages."""
+def _count_and_announce(
+    tx: Transaction, rows: Sequence[ImportedMessage], stored: Mapping[int, int], queue: str
+) -> None:
+    """Count and announce stored messages as sent: workers and signals see new messages."""
     new = [
-        (stored[arrival.source_id], arrival.columns["name"])
-        for arrival in rows
-        if arrival.source_id in stored
+        (stored[message.source_id], message.columns["name"])
+        for message in rows
+        if message.source_id in stored
     ]
     if not new:
         return
@@ -199,20 +206,20 @@ def _tell(tx: Transaction, rows: Sequence[Arrival], stored: Mapping[int, int], q
     notify_after_commit(tx.using)
 
 
-def _as_json(tx: Transaction, arrival: Arrival) -> dict[str, Any]:
-    created = arrival.columns["created_at"]
+def _as_json(tx: Transaction, message: ImportedMessage) -> dict[str, Any]:
+    created = message.columns["created_at"]
     if created is not None:
         adapted = tx.connection.ops.adapt_datetimefield_value(created) if tx.is_sqlite else None
         created = adapted or created.isoformat()
-    return arrival.columns | {
-        "source_id": arrival.source_id,
-        "history": json.loads(arrival.columns["history"]),
+    return message.columns | {
+        "source_id": message.source_id,
+        "history": json.loads(message.columns["history"]),
         "created_at": created,
     }
 
 
 def _refuse_instances(row: Mapping[str, Any]) -> None:
-    """A message of an instance means nothing without it, and instances are not exported."""
+    """Refuse a message of an instance: instances are neither exported nor imported."""
     kind = row.get("kind", Kind.MESSAGE.value)
     if kind not in Kind.values:
         raise MessageRejected(
@@ -227,7 +234,7 @@ def _refuse_instances(row: Mapping[str, Any]) -> None:
 
 
 def _source_id(row: Mapping[str, Any]) -> int:
-    """What an export calls the message's id; other rows may call it what it becomes here."""
+    """Return the id in the origin: `message_id` in an export, `source_id` in other rows."""
     given = row.get("message_id")
     field = "source_id" if given is None else "message_id"
     return _number(field, row.get("source_id") if given is None else given, _LARGEST, least=1)
@@ -270,14 +277,14 @@ def _history(value: object) -> str:
     for place, entry in enumerate(entries):
         _check_entry(f"history[{place}]", entry)
         if "original_payload" in entry and not isinstance(entry["original_payload"], str):
-            # Exports show it decoded; it is kept as the text that it was.
+            # Exports show it decoded; it is stored as text.
             original = accept(entry["original_payload"], field="history", limit=HISTORY_SIZE)
             entry["original_payload"] = original
     return accept(entries, field="history", limit=HISTORY_SIZE)
 
 
 def _check_entry(field: str, entry: Mapping[str, Any]) -> None:
-    """A death takes its cause from the last attempt, and pages show them all."""
+    """Check the fields of an attempt: a death takes its cause from the last one, pages show all."""
     for kind, names, types in (("text", _TEXTS, str), ("a number", _NUMBERS, int | float)):
         for name in names:
             value = entry.get(name)

@@ -43,12 +43,12 @@ def retry_in(
     payload: str | None = None,
     delays: Sequence[timedelta] | None = None,
     by: str = "",
-) -> tuple[ActResult, list[PoisonRecord]]:
+) -> ActResult:
     """
     Put poisoned messages back under their own ids: attempts 0, FAILED cleared, stages kept.
 
     `payload` is checked JSON text; the history keeps the original. `delays` are per id, in the
-    order given. Return also the retried records as they were.
+    order given.
     """
     ids = list(dict.fromkeys(poison_ids))
     waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
@@ -61,20 +61,17 @@ def retry_in(
     streams.wake(tx, _streams(tx, (records[id] for id in done)))
     if done:
         notify_after_commit(tx.using)
-    count_and_announce(
-        tx, "poison_retried", signals.poison_retried, [records[id] for id in done], by
-    )
+    retried = [records[id] for id in done]
+    count_and_announce(tx, "poison_retried", signals.poison_retried, retried, by)
     known = batch.done | batch.refused.keys()
     left = [records[id] for id in sorted(records) if id not in known]
     refused = batch.refused | _refusals(tx, left, queue)
-    result = ActResult(done, [id for id in ids if id not in records], refused)
-    return result, [records[id] for id in done]
+    missing = [id for id in ids if id not in records]
+    return ActResult(done, missing, refused, records=retried)
 
 
-def remove_in(
-    tx: Transaction, poison_ids: Iterable[int], *, by: str = ""
-) -> tuple[ActResult, list[PoisonRecord]]:
-    """Delete poison records for good; streams that they halted go on. Return also the records."""
+def remove_in(tx: Transaction, poison_ids: Iterable[int], *, by: str = "") -> ActResult:
+    """Delete poison records for good; streams that they halted go on."""
     ids = list(dict.fromkeys(poison_ids))
     records = _lock_poison(tx, ids)
     PoisonRecord.objects.using(tx.using).filter(pk__in=records).delete()
@@ -82,8 +79,8 @@ def remove_in(
     if streams.wake(tx, _streams(tx, records.values())):
         notify_after_commit(tx.using)
     count_and_announce(tx, "poison_removed", signals.poison_removed, records.values(), by)
-    result = ActResult(sorted(records), [id for id in ids if id not in records])
-    return result, list(records.values())
+    missing = [id for id in ids if id not in records]
+    return ActResult(sorted(records), missing, records=list(records.values()))
 
 
 class RetryBatch:

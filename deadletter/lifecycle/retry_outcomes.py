@@ -1,4 +1,4 @@
-"""What became of the messages that people retried? Followed to their end for the audit trail."""
+"""Outcomes of retried messages, for the audit trail."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _COLUMNS = {
 
 
 def mark_deaths(tx: Transaction, groups: Mapping[int, str]) -> None:
-    """Note deaths in their own transaction: `groups` are fingerprints by message id."""
+    """Note deaths, in the transaction of the quarantine; `groups`: fingerprints by message id."""
     if groups:
         rows = [{"id": id, "fingerprint": group} for id, group in groups.items()]
         tx.run("mark_deaths", ids=sorted(groups), rows=json.dumps(rows))
 
 
 def mark_removed(tx: Transaction, ids: Collection[int]) -> None:
+    """Note removals, in the transaction of the removal."""
     if ids:
         tx.run("mark_removed", ids=sorted(ids))
 
 
 def close(tx: Transaction, *, limit: int) -> int:
     """
-    Add up what is known into the entries, and find what has been completed.
+    Add known outcomes to the audit entries, and find completed messages; return how many.
 
-    Completing writes nothing here: it is the hot path. A retried message that neither died nor was
-    removed, and is in no queue any more, has been completed.
+    A completion writes nothing here, because it is the hot path. A retried message that neither
+    died nor was removed, and is in no queue any more, has been completed.
     """
     tx.run("mark_completed", limit=limit)
     rows = AuditedMessage.objects.using(tx.using).filter(is_open=True, outcome__isnull=False)

@@ -11,9 +11,9 @@ from django.db.models import Count, Min, Q
 from .. import clock
 from ..durations import LATEST
 from ..lifecycle.levels import oldest_due, priorities, read_levels
-from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, State, WorkerProcess
+from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, WorkerProcess
 from ..operations import depths
-from ..operations.depths import FailedLook, waiting_depths
+from ..operations.depths import FailedLook, count_queue
 from ..patterns import ServedQueues
 from ..sql.planner import INDEX_ONLY, by_index
 from ..status import Status
@@ -89,9 +89,10 @@ def _read_depths(using: str) -> Depths:
         awake = Message.objects.using(using).filter(
             queue=queue, priority__in=named.get(queue.name, [])
         )
+        counts = count_queue(queue, named.get(queue.name, []), failed, CAP)
         next_retry, next_scheduled = _next_times(awake.filter(available_at__gt=now))
         found.queues[queue.name] = Depth(
-            states=_states(queue, named.get(queue.name, []), now, failed),
+            states={state: count.n for state, count in counts.items()},
             oldest=(now - oldest.get(queue.name, now)).total_seconds(),
             paused=queue.paused,
             is_dead_queue=queue.pk in dead,
@@ -114,20 +115,6 @@ def read_poison(using: str) -> dict[str, int]:
         label = kind if kind in found else OTHER
         found[label] = found.get(label, 0) + n
     return found
-
-
-def _states(queue: Queue, named: list[int], now: datetime, failed: FailedLook) -> dict[str, int]:
-    using = failed.using
-    rows = Message.objects.using(using).filter(queue=queue)
-    # Naming the priorities lets the claim's index lead to the time, however much else there is.
-    awake = rows.filter(priority__in=named)
-    waiting = waiting_depths(awake.filter(available_at__gt=now), queue.pk, failed)
-    return {
-        State.PENDING: _count(awake.filter(available_at__lte=now)),
-        **{state: min(depth.n, depths.LOOK) for state, depth in waiting.items()},
-        State.BLOCKED: _count(rows.filter(available_at=None)),
-        State.DEAD: _count(PoisonRecord.objects.using(using).filter(queue=queue.name)),
-    }
 
 
 def _count(rows: Any) -> int:

@@ -1,15 +1,15 @@
-"""The verbs of people; the admin and the command line use only these. Every act is audited."""
+"""The acts of people, all audited, and what they read. Used by the admin and the command line."""
 
 from __future__ import annotations
 
+from .acts import Total
 from .audit import trail
-from .bulk import Total, control_job, remove_matching, retry_matching, start_job
+from .bulk import control_job, purge, remove_matching, retry_matching, start_job
 from .dead_queues import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
 from .export import export_poison
-from .filters import PoisonFilter
+from .filters import MessageFilter, PoisonFilter
 from .groups import Group, get_group, list_groups, matrix
 from .health_checks import Health, health
-from .hurrying import MessageFilter, retry_failed
 from .imports import Import, import_messages
 from .instances import (
     Cancellation,
@@ -26,20 +26,29 @@ from .messages import (
     poison,
     release,
     remove,
+    retry_failed,
     retry_messages,
     retry_now,
     whereabouts,
 )
-from .poison_records import Removal, Retrial, get_poison, list_poison, remove_poison, retry_poison
-from .preview import Preview, preview
-from .purge import purge
-from .queue_names import matching_queues, require_queue
+from .poison_records import (
+    Preview,
+    Removal,
+    Retrial,
+    get_poison,
+    list_poison,
+    preview,
+    remove_poison,
+    retry_poison,
+)
 from .queues import (
     POLICY,
     create_queue,
     delete_queue,
+    matching_queues,
     pause,
     pause_matching,
+    require_queue,
     resume,
     resume_matching,
     set_queue,

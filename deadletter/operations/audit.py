@@ -1,4 +1,4 @@
-"""Every act is written down: who, when, what, why, how many; and later, what came of it."""
+"""The audit trail: an entry for each act of a person, and the messages that the act touched."""
 
 from __future__ import annotations
 
@@ -13,37 +13,35 @@ from ..models import Act, AuditedMessage, AuditEntry, PoisonRecord, primary_alia
 from ..text import storable_text
 from .retry_outcomes import settle_rows
 
-#: Ids kept in an entry; the messages of retries and removals have rows of their own.
+#: Ids kept in the entry itself. The messages that an act touched have rows of their own.
 _IDS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
-    """What an entry says before anything is done."""
+class NewEntry:
+    """The fields of an audit entry that are known before the act begins."""
 
     act: Act
     by: str | None
     why: str = ""
     selection: Mapping[str, Any] = field(default_factory=dict)
     detail: Mapping[str, Any] = field(default_factory=dict)
-    #: The payload that replaces another, as it is stored.
-    payload: str | None = None
 
 
-def record(tx: Transaction, opening: Opening) -> AuditEntry:
-    """Write the entry of an act, in the act's own transaction; `count` adds to it."""
+def record(tx: Transaction, new: NewEntry) -> AuditEntry:
+    """Write the entry of an act, in the transaction of the act; `count` adds the numbers."""
     return AuditEntry.objects.using(tx.using).create(
         at=tx.time(),
-        by=person(opening.by),
-        act=opening.act,
-        why=storable_text(opening.why),
-        selection=dict(opening.selection),
-        detail=dict(opening.detail),
+        by=person(new.by),
+        act=new.act,
+        why=storable_text(new.why),
+        selection=dict(new.selection),
+        detail=dict(new.detail),
     )
 
 
 def keep_edit(tx: Transaction, entry: AuditEntry, *, before: str | None, after: str) -> None:
-    """Keep both payloads of an edit with its entry, so that it can be proven."""
+    """Keep both payloads of an edit in its entry, as evidence of the change."""
     AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(
         payload_before=before, payload_after=after
     )
@@ -52,6 +50,7 @@ def keep_edit(tx: Transaction, entry: AuditEntry, *, before: str | None, after: 
 def count(
     tx: Transaction, entry: AuditEntry, *, done: int = 0, missing: int = 0, refused: int = 0
 ) -> None:
+    """Add to the numbers of an entry."""
     AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(
         done=F("done") + done, missing=F("missing") + missing, refused=F("refused") + refused
     )
@@ -60,7 +59,7 @@ def count(
 def name(
     tx: Transaction, entry: AuditEntry, touched: Sequence[PoisonRecord] | Sequence[int]
 ) -> None:
-    """Write down which messages were touched; those of retried poison are followed to their end."""
+    """Add the messages that an act touched; the sweep follows retried ones to their outcome."""
     AuditedMessage.objects.using(tx.using).bulk_create(
         AuditedMessage(
             entry=entry,
@@ -75,17 +74,17 @@ def name(
 
 
 def person(by: str | None) -> str:
-    """Return a name that every column, log line and history can take."""
+    """Return a user name that fits every column, log line and history."""
     return storable_text(by or "", limit=200).replace("\n", " ")
 
 
 def of_ids(ids: Sequence[int]) -> dict[str, Any]:
-    """Describe a selection by id."""
+    """Return a selection by ids as the audit entry keeps it."""
     return {"ids": list(ids[:_IDS]), "count": len(ids)}
 
 
 def trail(message_id: int, *, using: str | None = None) -> list[AuditedMessage]:
-    """Return what people did to a message, newest first."""
+    """Return the acts of people on a message, newest first, at most 100."""
     alias = primary_alias(using)
     rows = AuditedMessage.objects.using(alias).filter(message_id=message_id)
     large = [f"entry__{name}" for name in AuditEntry.LARGE]

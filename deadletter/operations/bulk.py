@@ -1,57 +1,32 @@
 """
-How is a long act done? Piece by piece, each a transaction; interrupted, the same call goes on.
+Acts on all poison records that a filter matches: at once, or as a job in the background.
 
-What matches is fixed when the act begins: a record that dies later is not touched. A piece that was
-done is gone from the poison, so nothing is done twice.
+The records are fixed when the act begins: a record that dies later is not touched. A record that
+was done is gone from the poison, so an interrupted act is repeated without doing anything twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 
+from .. import clock
+from ..durations import Duration, as_timedelta
 from ..lifecycle import internal_queue
-from ..lifecycle.act_results import ActResult
 from ..lifecycle.enqueue import send
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, BulkJob
 from ..text import storable_text
-from . import audit
-from .acting import PIECE, Verb, after_pieces, alias_of, step
+from . import acts, audit
+from .acts import Progress, Total, Verb, act_on_matches, alias_of
 from .filters import PoisonFilter
-from .poison_records import Terms, removal, retrial
-from .queue_names import require_queue
+from .poison_records import RetryOptions, remove_piece, retry_piece
+from .queues import require_queue
 
-#: The queue and the message name of work that goes on in the background.
+#: The queue and the message name of background jobs.
 QUEUE = internal_queue.QUEUE
 NAME = "deadletter.bulk"
-#: Refusals whose reasons are kept; the rest is counted.
-_REASONS = 100
-
-Progress = Callable[[int], None]
-
-
-@dataclass
-class Total:
-    """What an act on many records did."""
-
-    done: int = 0
-    refused: int = 0
-    #: Why, of the first hundred.
-    reasons: dict[int, str] = field(default_factory=dict)
-    #: Gone before their turn came: somebody else was faster.
-    missing: int = 0
-    #: The audit entry; 0 when nothing was done.
-    entry_id: int = 0
-
-    def add(self, piece: ActResult) -> int:
-        """Add a piece; return how many were looked at in all."""
-        self.done += len(piece.done)
-        self.refused += len(piece.refused)
-        self.missing += len(piece.missing)
-        room = _REASONS - len(self.reasons)
-        self.reasons |= dict(list(piece.refused.items())[:room])
-        return self.done + self.refused + self.missing
 
 
 def retry_matching(
@@ -66,15 +41,17 @@ def retry_matching(
     using: str | None = None,
 ) -> Total:
     """
-    Retry every record that matches now, oldest first; with `limit`, the first so many.
+    Retry every record that matches now, oldest first; with `limit`, at most the first so many.
 
-    `progress` is told how many were looked at. Raises UnknownQueue before anything is touched.
+    `progress` is called with the number of records looked at. Raises UnknownQueue before
+    any change.
     """
-    terms = Terms(queue=queue, rate=rate)
+    options = RetryOptions(queue=queue, rate=rate)
     if queue is not None:
         require_queue(queue, using=using)
-    opening = audit.Opening(act=Act.RETRY, by=by, why=why, detail=terms.as_dict())
-    return _all(opening, retrial(terms, by), wanted, limit, progress, using)
+    new = audit.NewEntry(act=Act.RETRY, by=by, why=why, detail=options.as_dict())
+    verb = partial(retry_piece, options=options, by=by)
+    return _act_on_matches(new, verb, wanted, limit, progress, using)
 
 
 def remove_matching(
@@ -88,8 +65,38 @@ def remove_matching(
     using: str | None = None,
 ) -> Total:
     """Remove every record that matches now, for good, oldest first."""
-    opening = audit.Opening(act=act, by=by, why=why)
-    return _all(opening, removal(by), wanted, limit, progress, using)
+    new = audit.NewEntry(act=act, by=by, why=why)
+    return _act_on_matches(new, partial(remove_piece, by=by), wanted, limit, progress, using)
+
+
+def purge(
+    older_than: Duration,
+    *,
+    queue: str | None = None,
+    by: str | None = None,
+    why: str = "",
+    limit: int | None = None,
+    progress: Progress | None = None,
+    using: str | None = None,
+) -> Total:
+    """Remove poison that died longer ago than this, for good; streams that it halted go on."""
+    return remove_matching(
+        purge_filter(older_than, queue=queue, using=using),
+        by=by,
+        why=why,
+        limit=limit,
+        progress=progress,
+        act=Act.PURGE,
+        using=using,
+    )
+
+
+def purge_filter(
+    older_than: Duration, *, queue: str | None = None, using: str | None = None
+) -> PoisonFilter:
+    """Return the filter of the records that `purge` removes."""
+    age: timedelta = as_timedelta(older_than, field="older_than")
+    return PoisonFilter(queue=queue, until=clock.now(alias_of(using)) - age)
 
 
 def start_job(
@@ -104,22 +111,21 @@ def start_job(
     using: str | None = None,
 ) -> BulkJob:
     """
-    Begin an act that a worker carries on in the background, as messages of its own queue.
+    Start an act that a worker does in the background, as messages of deadletter's internal queue.
 
-    `wanted` must be fixed (`PoisonFilter.fixed`); `total` is what was shown when it was confirmed.
+    `wanted` must be fixed (`PoisonFilter.fixed`); `total` is the number that the user confirmed.
     """
     if act not in (Act.RETRY, Act.REMOVE) or wanted.up_to is None:
         raise ValueError("a job retries or removes what a fixed filter matches")
-    terms = Terms(queue=queue, rate=rate)
+    options = RetryOptions(queue=queue, rate=rate)
     alias = alias_of(using)
     if queue is not None:
         require_queue(queue, using=alias)
-    opening = audit.Opening(
-        act=act, by=by, why=why, selection=wanted.as_dict(), detail=terms.as_dict()
-    )
+    selection, detail = wanted.as_dict(), options.as_dict()
+    new = audit.NewEntry(act=act, by=by, why=why, selection=selection, detail=detail)
 
     def work(tx: Transaction) -> BulkJob:
-        entry = audit.record(tx, opening)
+        entry = audit.record(tx, new)
         job = BulkJob.objects.using(alias).create(
             entry=entry,
             total=total,
@@ -128,14 +134,14 @@ def start_job(
             updated_at=tx.time(),
         )
         internal_queue.ensure_internal_queue(alias)
-        _ask_for_more(job, alias)
+        _send_next(job, alias)
         return job
 
     return in_transaction(work, using=alias)
 
 
 def step_job(job_id: int, *, using: str | None = None) -> bool:
-    """Do one piece of a job and ask for the next; False when there is nothing more to do."""
+    """Do one piece of a job and send the message for the next; return False if the job is over."""
     alias = alias_of(using)
 
     def work(tx: Transaction) -> bool:
@@ -143,27 +149,23 @@ def step_job(job_id: int, *, using: str | None = None) -> bool:
         job = jobs.filter(pk=job_id).first()
         if job is None or job.state != BulkJob.State.RUNNING:
             return False
-        wanted = PoisonFilter.from_dict(job.entry.selection)
-        seen, piece, _entry = _piece(
-            tx,
-            _opening(job.entry),
-            _verb(job.entry),
-            wanted,
-            entry=job.entry,
-            after=job.next_id,
-            start=job.done + job.refused,
-            size=PIECE,
-        )
-        job.next_id = seen
-        job.done += len(piece.done)
-        job.refused += len(piece.refused)
-        if not seen:
+        rows = PoisonFilter.from_dict(job.entry.selection).records(alias)
+        behind = rows.filter(pk__gt=job.next_id).values_list("pk", flat=True)
+        ids = list(behind[: acts.PIECE])
+        if ids:
+            start = job.done + job.refused
+            new, verb = _new_entry(job.entry), _verb(job.entry)
+            result, _ = acts.act_in(tx, new, verb, ids, start=start, entry=job.entry)
+            job.done += len(result.done)
+            job.refused += len(result.refused)
+        else:
             job.state = BulkJob.State.DONE
+        job.next_id = ids[-1] if ids else 0
         job.updated_at = tx.time()
         job.save(using=alias, update_fields=["next_id", "done", "refused", "state", "updated_at"])
-        if seen:
-            _ask_for_more(job, alias)
-        return bool(seen)
+        if ids:
+            _send_next(job, alias)
+        return bool(ids)
 
     return in_transaction(work, using=alias)
 
@@ -172,9 +174,9 @@ def control_job(
     job_id: int, state: str, *, by: str | None = None, using: str | None = None
 ) -> BulkJob:
     """
-    Pause, resume or cancel a job; its audit entry says who did, and when.
+    Pause, resume or cancel a job; its audit entry keeps who did it, and when.
 
-    Raises: ValueError when it is over.
+    Raises ValueError if the job is over.
     """
     alias = alias_of(using)
 
@@ -192,29 +194,29 @@ def control_job(
         job.entry.detail = {**job.entry.detail, "steps": steps}
         job.entry.save(using=alias, update_fields=["detail"])
         if resumed:
-            _ask_for_more(job, alias)
+            _send_next(job, alias)
         return job
 
     return in_transaction(work, using=alias)
 
 
-def _ask_for_more(job: BulkJob, alias: str) -> None:
-    # The handler must look where the job is, which need not be where the router points.
+def _send_next(job: BulkJob, alias: str) -> None:
+    # The job may be in another database than the one that the router names.
     send(NAME, {"job": job.pk, "using": alias}, queue=QUEUE, using=alias)
 
 
-def _opening(entry: AuditEntry) -> audit.Opening:
-    return audit.Opening(act=Act(entry.act), by=entry.by)
+def _new_entry(entry: AuditEntry) -> audit.NewEntry:
+    return audit.NewEntry(act=Act(entry.act), by=entry.by)
 
 
 def _verb(entry: AuditEntry) -> Verb:
     if entry.act == Act.RETRY:
-        return retrial(Terms.from_dict(entry.detail), entry.by)
-    return removal(entry.by)
+        return partial(retry_piece, options=RetryOptions.from_dict(entry.detail), by=entry.by)
+    return partial(remove_piece, by=entry.by)
 
 
-def _all(
-    opening: audit.Opening,
+def _act_on_matches(
+    new: audit.NewEntry,
     verb: Verb,
     wanted: PoisonFilter,
     limit: int | None,
@@ -223,50 +225,7 @@ def _all(
 ) -> Total:
     alias = alias_of(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
-    opening = replace(opening, selection=fixed.as_dict() | ({"limit": limit} if limit else {}))
-    total = Total()
-    entry: AuditEntry | None = None
-    seen = looked_at = 0
-    while limit is None or looked_at < limit:
-        size = PIECE if limit is None else min(PIECE, limit - looked_at)
-        with after_pieces(total.done):
-            seen, piece, entry = in_transaction(
-                lambda tx: _piece(
-                    tx,
-                    opening,
-                    verb,
-                    fixed,
-                    entry=entry,  # noqa: B023 - called before the loop goes on
-                    after=seen,  # noqa: B023
-                    start=looked_at,  # noqa: B023
-                    size=size,  # noqa: B023
-                ),
-                using=alias,
-            )
-        if not seen:
-            break
-        looked_at = total.add(piece)
-        if progress is not None:
-            progress(looked_at)
-    total.entry_id = entry.pk if entry else 0
-    return total
-
-
-def _piece(
-    tx: Transaction,
-    opening: audit.Opening,
-    verb: Verb,
-    wanted: PoisonFilter,
-    *,
-    entry: AuditEntry | None,
-    after: int,
-    start: int,
-    size: int,
-) -> tuple[int, ActResult, AuditEntry | None]:
-    """Do the next records behind `after`; return the last id looked at, 0 when none was left."""
-    rows = wanted.records(tx.using).filter(pk__gt=after)
-    ids = list(rows.values_list("pk", flat=True)[:size])
-    if not ids:
-        return 0, ActResult(), entry
-    verdicts, entry = step(tx, opening, verb, ids, entry=entry, start=start)
-    return ids[-1], verdicts, entry
+    new = replace(new, selection=fixed.as_dict() | ({"limit": limit} if limit else {}))
+    return act_on_matches(
+        new, verb, lambda: fixed.records(alias), limit=limit, progress=progress, using=alias
+    )

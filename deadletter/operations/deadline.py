@@ -1,4 +1,4 @@
-"""What if the database does not even refuse? Ask it from a thread, and wait no longer than told."""
+"""Queries with a deadline, for a database that does not answer at all."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from django.db.utils import Error as DatabaseError
 
 T = TypeVar("T")
 
-#: Questions under way at a time. Those that hang keep their place, so that a probe every few
-#: seconds cannot pile up threads and connections; the others wait for a place as for an answer.
+#: Calls that run at a time. A call that hangs keeps its place, so that a probe every few seconds
+#: cannot pile up threads and connections; further calls wait for a place within their deadline.
 _PLACES = threading.BoundedSemaphore(4)
 
 
 def within(seconds: float, ask: Callable[[], T]) -> T:
     """
-    Return what `ask` returns, or raise what it raises; TimeoutError after so many seconds.
+    Return what `ask` returns, or raise what it raises; raise TimeoutError after so many seconds.
 
-    It runs in a thread, on connections of its own that are closed before the answer is given. A
-    connection through a dead network may take minutes to notice; only its thread waits for that.
-    Inside a transaction the question is asked here and without a limit: nobody else can see what
-    the transaction did.
+    `ask` runs in a thread, on connections of its own that are closed before the answer is returned.
+    A connection through a dead network may take minutes to fail; only the thread waits for that.
+    Inside a transaction `ask` runs in the caller's thread, without a limit: no other connection can
+    see what the transaction did.
     """
     if any(connection.in_atomic_block for connection in connections.all(initialized_only=True)):
         return ask()
@@ -51,7 +51,7 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
 
 
 def without_transaction(view: Callable[..., T]) -> Callable[..., T]:
-    """Let a site with ATOMIC_REQUESTS begin none before this view: it would stop `within`."""
+    """Exempt a view from ATOMIC_REQUESTS: inside a transaction `within` has no limit."""
     for alias in connections:
         view = transaction.non_atomic_requests(using=alias)(view)
     return view
@@ -61,7 +61,7 @@ def _work(ask: Callable[[], Any], answers: SimpleQueue[tuple[Any, BaseException 
     answer, problem = None, None
     try:
         answer = ask()
-    except BaseException as error:  # noqa: BLE001 - raised again where it was asked
+    except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
         problem = error
     finally:
         with suppress(DatabaseError):

@@ -1,4 +1,4 @@
-"""How does poison leave the system? As JSON Lines or CSV, redacted, a piece at a time."""
+"""Export of poison records as JSON Lines or CSV, redacted, a piece at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..lifecycle.transaction import in_transaction
 from ..models import Act, Damaged, PoisonRecord
 from ..status import FailureReason
 from . import audit
-from .acting import alias_of
+from .acts import alias_of
 from .filters import PoisonFilter
 from .redaction import redact, redact_history
 
@@ -49,13 +49,13 @@ COLUMNS = (
     "headers",
     "history",
 )
-#: A cell is no place for it.
+#: Too large for a cell.
 _NOT_IN_CSV = ("history",)
-#: Columns that need the permission to see payloads: texts of errors repeat what payloads hold.
+#: Columns that need the permission to see payloads: error texts repeat parts of payloads.
 GUARDED = ("last_error", "payload", "damaged", "headers", "history")
 
 
-#: How a formula begins; the wide forms are what Japanese keyboards type.
+#: The first characters of a formula; Japanese keyboards type the wide forms.
 _FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001
 
 
@@ -70,16 +70,16 @@ def export_poison(
     using: str | None = None,
 ) -> Iterator[str]:
     """
-    Return the lines. Without `payloads` (no permission to see them) GUARDED is left out.
+    Return the lines of the export. Without `payloads` (no permission) GUARDED is left out.
 
-    With `reveal` secrets leave as they are: `import_messages` refuses rows that hide some.
-    The audit entry is written before the first line leaves, and counts what has left.
+    With `reveal` secrets are not redacted; `import_messages` refuses rows with redacted values.
+    The audit entry is written before the first line, and counts the records that were read.
     """
     if format not in ("jsonl", "csv"):
         raise ValueError(f"format: expected jsonl or csv, got {format!r}")
     alias = alias_of(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
-    opening = audit.Opening(
+    new = audit.NewEntry(
         act=Act.EXPORT,
         by=by,
         why=why,
@@ -91,22 +91,22 @@ def export_poison(
         for column in COLUMNS
         if (payloads or column not in GUARDED) and not (format == "csv" and column in _NOT_IN_CSV)
     ]
-    return _lines(fixed, opening, format, columns, reveal, alias)
+    return _lines(fixed, new, format, columns, reveal, alias)
 
 
 def _lines(
     wanted: PoisonFilter,
-    opening: audit.Opening,
+    new: audit.NewEntry,
     format: str,
     columns: list[str],
     reveal: bool,
     alias: str,
 ) -> Iterator[str]:
-    entry = in_transaction(lambda tx: audit.record(tx, opening), using=alias)
+    entry = in_transaction(lambda tx: audit.record(tx, new), using=alias)
     if format == "csv":
         yield _csv_line(columns)
     for piece in _pieces(wanted, alias, columns):
-        # Counted before it leaves: a reader who hangs up has got no more than the entry says.
+        # Counted first: a reader that disconnects has got no more than the entry says.
         count = len(piece)
         in_transaction(lambda tx: audit.count(tx, entry, done=count), using=alias)  # noqa: B023
         for record in piece:
@@ -119,7 +119,7 @@ def _lines(
 
 def _pieces(wanted: PoisonFilter, alias: str, columns: list[str]) -> Iterator[list[PoisonRecord]]:
     rows = wanted.records(alias).defer(None)
-    # "damaged" is said of the payload, which is a column where that is one.
+    # "damaged" is a property of the payload, which is a column whenever "damaged" is one.
     rows = rows.only("id", *(column for column in columns if column != "damaged"))
     after = 0
     while True:
@@ -146,12 +146,12 @@ def _value(record: PoisonRecord, column: str, reveal: bool) -> Any:
 
 
 def _cell(value: Any) -> str:
-    """A spreadsheet would execute a cell that begins like a formula: keep it text."""
+    """Return the text of a cell. A spreadsheet would execute one that begins like a formula."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     if isinstance(value, int | float) or not text.lstrip().startswith(_FORMULAS):
-        # A line break or a tab at the front is skipped by some programs, with what follows it.
+        # Some programs skip a leading line break or tab, and execute what follows.
         return text if text[:1] not in ("\t", "\r", "\n") else f"'{text}"
     return f"'{text}"
 

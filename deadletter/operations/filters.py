@@ -1,4 +1,4 @@
-"""Which poison is meant? One value for Python, the command line, the admin and the audit trail."""
+"""Filters of poison records and messages, for Python, the command line, the admin and audits."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
-from ..models import PoisonRecord
+from .. import clock
+from ..models import Message, PoisonRecord, State
 from ..models.poison import PoisonQuerySet
 from ..patterns import is_pattern
-from ..status import FailureReason
+from ..status import FailureReason, Status
 from ..text import short_repr
-from .queue_names import matching_queues
+from .queues import matching_queues
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoisonFilter:
     """
-    Every field narrows; None leaves it open. `text`, `kind` and `reason` have no index. `queue` is
-    a name, or a pattern such as `tenant-a/*`.
+    A selection of poison records. Every field narrows it; None matches everything.
 
-    Raises ValueError naming the field for what no record could have.
+    `queue` is a name or a pattern such as `tenant-a/*`. `text`, `kind` and `reason` have no index.
+    Raises ValueError, naming the field, for a value that no record can have.
     """
 
     queue: str | None = None
     name: str | None = None
     kind: str | None = None
     instance: str | None = None
-    #: Why it was quarantined, or what its last failure was; may be given by its name.
+    #: The reason of the quarantine or of the last failure; a number or a name.
     reason: int | str | None = None
     fingerprint: str | None = None
     exception: str | None = None
@@ -39,14 +40,14 @@ class PoisonFilter:
     text: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    #: Nothing that died after this record: what was shown is what is touched.
+    #: No record after this id: an act touches only records that its preview counted.
     up_to: int | None = None
-    #: What a pattern of queues matched when the filter was fixed.
+    #: The queues that the pattern matched when the filter was fixed.
     queues: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.reason, str):
-            # Frozen: this is the only moment at which a field may be written.
+            # A frozen dataclass is written like this, and only here.
             object.__setattr__(self, "reason", as_reason(self.reason))
         for key, value in asdict(self).items():
             if isinstance(value, str):
@@ -82,8 +83,8 @@ class PoisonFilter:
         return rows
 
     def fixed(self, using: str) -> PoisonFilter:
-        """Return the filter as of now: what dies later does not match it."""
-        # Of the whole table, not of what matches: one probe of the primary key, whatever is asked.
+        """Return the filter as of now: records that die later do not match it."""
+        # The newest id of the whole table: one probe of the primary key, whatever the filter.
         ids = PoisonRecord.objects.using(using).order_by("-pk").values_list("pk", flat=True)
         newest = ids.first()
         is_open = self.queue is None or not is_pattern(self.queue)
@@ -96,7 +97,7 @@ class PoisonFilter:
         return tuple(matching_queues(self.queue or "", or_poison=True, using=using))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can keep; `from_dict` reads it back."""
+        """Return the filter as JSON values; `from_dict` reads it back."""
         found = {key: value for key, value in asdict(self).items() if value is not None}
         return {
             key: value.isoformat()
@@ -109,7 +110,7 @@ class PoisonFilter:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> PoisonFilter:
-        """Raises ValueError naming the key for what is unknown or cannot be read."""
+        """Read a filter. Raises ValueError, naming the key, for unknown keys and bad values."""
         known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {}
         for key, value in given.items():
@@ -120,9 +121,49 @@ class PoisonFilter:
         return cls(**values)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MessageFilter:
+    """
+    A selection of messages in a queue. Every field narrows it; None matches everything.
+
+    `queue` is a name or a pattern (`tenant-a/*`). `kind` and `reason` have no index. Raises
+    ValueError for a reason that does not exist.
+    """
+
+    queue: str | None = None
+    name: str | None = None
+    kind: str | None = None
+    instance: str | None = None
+    stream: str | None = None
+    #: The reason of the last failure: a FailureReason, its number or its name.
+    reason: FailureReason | int | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            # A frozen dataclass is written like this, and only here.
+            object.__setattr__(self, "reason", as_reason(self.reason))
+
+    def messages(self, state: str, using: str) -> Any:
+        """Return the messages in a state, oldest first, without their payloads."""
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.queue is not None:
+            del given["queue"]
+            if is_pattern(self.queue):
+                given["queue__name__in"] = matching_queues(self.queue, using=using)
+            else:
+                given["queue__name"] = self.queue
+        if "reason" in given:
+            given["failure_reason"] = given.pop("reason")
+        if state == State.FAILED:
+            # Implied by the FAILED bit; unlike the bit, it has an index.
+            given["status__gte"] = int(Status.FAILED)
+        rows = Message.objects.using(using).without_bodies().select_related("queue").order_by("pk")
+        return rows.in_state(state, clock.now(using)).filter(**given)
+
+
 #: Characters of a value. SQLite refuses a LIKE pattern of more than 50,000 bytes.
 _LONGEST = 1_000
-#: Reasons of a quarantine; all others are reasons of a failure.
+#: Reasons of a quarantine; all others are reasons of failures.
 _VERDICTS = {FailureReason.POISON_MESSAGE, FailureReason.EXPIRED, FailureReason.OPERATOR}
 
 
@@ -175,9 +216,9 @@ def _moment(key: str, text: str) -> datetime:
 
 
 def as_reason(value: Any) -> int:
-    """Read a FailureReason, its number or its name, in any case. Raises ValueError."""
+    """Read a FailureReason, its number or its name (case is ignored). Raises ValueError."""
     text = str(int(value)) if isinstance(value, int) else str(value)
-    # isascii: "²" and other digits are decimal to Python, or nearly.
+    # isascii: Python takes "²" and digits of other scripts for digits too.
     if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) in set(FailureReason):
         return int(text)
     try:

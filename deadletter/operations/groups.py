@@ -1,4 +1,4 @@
-"""What died of the same? Groups first, then records; never a count of the whole table."""
+"""Groups: poison with the same fingerprint. No function counts the whole table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from django.db.models.functions import Left
 from .. import clock, sql
 from ..lifecycle.dead_queues import read_original_death
 from ..models import Message, PoisonRecord
-from .acting import alias_of
+from .acts import alias_of
 
-#: Counts stop here; more is shown as "10,000+".
+#: Records of a group are counted up to this limit; more is shown as "10,000+".
 COUNTED = 10_000
-#: Cells of the matrix stop earlier: there are many.
+#: The limit of a cell of the matrix, which has many.
 CELL = 1_000
-#: Characters of a sample of the error.
+#: Characters of the error of a sample.
 SAMPLE = 1_000
 WINDOWS: tuple[tuple[str, timedelta | None], ...] = (
     ("1 h", timedelta(hours=1)),
@@ -34,36 +34,36 @@ WINDOWS: tuple[tuple[str, timedelta | None], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """What died with one fingerprint: message name, exception and place. In records or queues."""
+    """Poison records, and messages in dead queues, with one fingerprint."""
 
     fingerprint: str
     name: str
     exception: str
     frame: str
-    #: Its latest record; 0: all of it lies in dead queues.
+    #: The latest record; 0 if all messages are in dead queues.
     sample_id: int
     sample_error: str
-    #: Records, and messages in dead queues. Stops at COUNTED + 1.
+    #: Records and messages in dead queues, at most COUNTED + 1.
     count: int
-    #: Of these, what lies in dead queues; the last of that, or 0.
+    #: How many of these are in dead queues, and the id of the last of them, or 0. Public names.
     buried: int
     buried_id: int
     first_seen: datetime
     last_seen: datetime
-    #: Streams that stand still because of it.
+    #: Streams that the group halts.
     halted: int
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the matrix: counts per window, each stopping at CELL + 1."""
+    """A line of the matrix: counts per window, each at most CELL + 1."""
 
     value: str
     counts: tuple[int, ...]
 
 
 def list_groups(*, limit: int = 50, offset: int = 0, using: str | None = None) -> list[Group]:
-    """List groups, the one that grew last first."""
+    """List groups; the group with the latest death first."""
     alias = alias_of(using)
     limits = {"limit": limit, "offset": offset, "counted": COUNTED + 1, "halted": CELL + 1}
     rows = sql.run(connections[alias], "read_groups", limits)
@@ -73,11 +73,12 @@ def list_groups(*, limit: int = 50, offset: int = 0, using: str | None = None) -
 
 
 def get_group(fingerprint: str, *, using: str | None = None) -> Group | None:
+    """Return one group, or None."""
     alias = alias_of(using)
     rows = PoisonRecord.objects.using(alias).filter(fingerprint=fingerprint).order_by()
-    buried = Message.objects.using(alias).filter(fingerprint=fingerprint).order_by()
+    moved = Message.objects.using(alias).filter(fingerprint=fingerprint).order_by()
     times = rows.order_by("poisoned_at").values_list(F("poisoned_at"), "pk")
-    moves = buried.order_by("died_at").values_list(F("died_at"), "pk")
+    moves = moved.order_by("died_at").values_list(F("died_at"), "pk")
     ends = [time for time in (times.first(), moves.first(), times.last(), moves.last()) if time]
     if not ends:
         return None
@@ -89,7 +90,7 @@ def get_group(fingerprint: str, *, using: str | None = None) -> Group | None:
         rows.values("pk")[: COUNTED + 1].count(),
         rows.halting().values("pk")[: CELL + 1].count(),
         record and record[1],
-        buried.values("pk")[: COUNTED + 1].count(),
+        moved.values("pk")[: COUNTED + 1].count(),
         message and message[1],
     )
     return _group(row, read_samples([(row[5], row[7])], alias), alias)
@@ -97,9 +98,9 @@ def get_group(fingerprint: str, *, using: str | None = None) -> Group | None:
 
 def matrix(by: str, *, limit: int = 20, using: str | None = None) -> list[Row]:
     """
-    Count poison records per `name` or `exception` and window; a line for each of the first `limit`.
+    Count poison records per `name` or `exception` and window; one row for each of `limit` values.
 
-    What lies in dead queues is not in it: no index knows it by these.
+    Messages in dead queues are left out: they have no index on these columns.
     """
     statement = {"name": "read_names", "exception": "read_exceptions"}[by]
     alias = alias_of(using)
@@ -111,7 +112,7 @@ def matrix(by: str, *, limit: int = 20, using: str | None = None) -> list[Row]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What stands for its group: a record, or a message in a dead queue."""
+    """The representative of a group: a poison record, or a message in a dead queue."""
 
     name: str
     exception: str
@@ -121,13 +122,13 @@ class Sample:
     at: datetime
 
 
-#: The ids of a record and of a message in a dead queue; at least one is there.
+#: The ids of a record and of a message in a dead queue; at least one is set.
 Place = tuple[int | None, int | None]
 
 
 def read_samples(places: Sequence[Place], alias: str) -> dict[Place, Sample]:
-    """Read what stands for groups, with the beginnings of the errors: of two, what died last."""
-    rows: Any = PoisonRecord.objects.using(alias).short_columns()
+    """Read the samples of groups, with the start of their errors; of two, the later death."""
+    rows: Any = PoisonRecord.objects.using(alias).without_bodies().defer("last_error", "verdict")
     starts = {"error": Left("last_error", SAMPLE), "said": Left("verdict", SAMPLE)}
     records = rows.filter(pk__in=[id for id, _ in places if id]).annotate(**starts)
     samples = {
@@ -142,37 +143,37 @@ def read_samples(places: Sequence[Place], alias: str) -> dict[Place, Sample]:
         for record in records
     }
     wanted = [id for _, id in places if id]
-    buried = read_buried_samples(wanted, alias) if wanted else {}
+    moved = read_dead_queue_samples(wanted, alias) if wanted else {}
     found = {}
     for record_id, message_id in places:
-        pair = (samples.get(record_id or 0), buried.get(message_id or 0))
+        pair = (samples.get(record_id or 0), moved.get(message_id or 0))
         known = [sample for sample in pair if sample is not None]
         if known:
             found[record_id, message_id] = max(known, key=lambda sample: sample.at)
     return found
 
 
-def read_buried_samples(ids: Sequence[int], alias: str) -> dict[int, Sample]:
+def read_dead_queue_samples(ids: Sequence[int], alias: str) -> dict[int, Sample]:
     """Read messages of dead queues as samples, by their ids there."""
     rows: Any = Message.objects.using(alias).without_bodies(keep_death=True)
     found = {}
     for message in rows.filter(pk__in=ids).annotate(start=Left("error", SAMPLE)):
-        burial = read_original_death(message)
+        death = read_original_death(message)
         found[message.pk] = Sample(
             name=message.name,
-            exception=burial.exception if burial else "",
-            frame=burial.frame if burial else "",
+            exception=death.exception if death else "",
+            frame=death.frame if death else "",
             fingerprint=message.fingerprint or "",
-            error=(burial and (burial.error or burial.verdict)) or message.start or "",
+            error=(death and (death.error or death.verdict)) or message.start or "",
             at=message.died_at or message.created_at,
         )
     return found
 
 
 def _group(row: sql.Row, samples: Mapping[Place, Sample], alias: str) -> Group | None:
-    fingerprint, first, last, count, halted, record_id, buried, message_id = row
+    fingerprint, first, last, count, halted, record_id, moved, message_id = row
     sample = samples.get((record_id, message_id))
-    if sample is None:  # gone since it was listed
+    if sample is None:  # retried or removed since the list was read
         return None
     connection = connections[alias]
     return Group(
@@ -182,8 +183,8 @@ def _group(row: sql.Row, samples: Mapping[Place, Sample], alias: str) -> Group |
         frame=sample.frame,
         sample_id=record_id or 0,
         sample_error=sample.error,
-        count=min(count + buried, COUNTED + 1),
-        buried=buried,
+        count=min(count + moved, COUNTED + 1),
+        buried=moved,
         buried_id=message_id or 0,
         first_seen=sql.as_datetime(first, connection) or sample.at,
         last_seen=sql.as_datetime(last, connection) or sample.at,
@@ -192,7 +193,7 @@ def _group(row: sql.Row, samples: Mapping[Place, Sample], alias: str) -> Group |
 
 
 def _windows(by: str, value: str, now: datetime, alias: str) -> tuple[int, ...]:
-    """Count all windows at once, among the newest CELL + 1: no window holds more that is shown."""
+    """Count all windows in one query over the newest CELL + 1 records: more is never shown."""
     rows = PoisonRecord.objects.using(alias).filter(**{by: value}).order_by("-poisoned_at")
     inside = {
         f"window_{n}": Count("died", filter=_since(now, window))

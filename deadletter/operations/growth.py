@@ -1,4 +1,4 @@
-"""Which causes of death are new, and which grow the fastest? Counted up to a limit, per hour."""
+"""Growth of groups: the newest, and those with the most deaths lately, counted per hour."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from datetime import datetime, timedelta
 from django.db import connections
 
 from .. import clock, sql
-from .acting import alias_of
+from .acts import alias_of
 from .groups import Place, Sample, read_samples
 
-#: Hours looked back, and deaths counted in each; an hour with more looks like one with this many.
+#: Hours that are read, and the limit of deaths counted in each hour.
 HOURS, COUNTED = 24, 200
-#: Groups compared: those that grew last.
+#: Groups compared: those with the latest deaths.
 REACH = 40
-#: What "fast" is measured in: the hour under way alone would hide what stopped a minute before it.
+#: The time in which "fastest" is measured. The current hour alone would hide a group that stopped
+#: a minute before the hour began.
 RECENT, RECENT_COUNTED = timedelta(hours=2), 400
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """A group and how it grew, an hour at a time, the oldest first; each stops at COUNTED + 1."""
+    """A group and its deaths per hour, oldest hour first, each at most COUNTED + 1."""
 
     fingerprint: str
     name: str
@@ -31,12 +32,12 @@ class Growth:
     first_seen: datetime
     last_seen: datetime
     hours: tuple[int, ...]
-    #: All of it lies in dead queues: there are no records.
+    #: True if all messages are in dead queues: there are no records.
     is_buried: bool = False
 
     @property
     def day(self) -> int:
-        """At least so many died in the last 24 hours; more, when `capped`."""
+        """Deaths in the last 24 hours; a lower bound if `capped`."""
         return sum(min(n, COUNTED) for n in self.hours)
 
     @property
@@ -46,25 +47,25 @@ class Growth:
 
 @dataclass(frozen=True)
 class Growing:
-    """Some of the groups that died in the last 24 hours; one may be in both."""
+    """Groups with deaths in the last 24 hours; a group may be in both lists."""
 
-    #: Those that began last, within that time.
+    #: The groups whose first death is the latest, within that time.
     newest: tuple[Growth, ...] = ()
-    #: Those with the most deaths lately.
+    #: The groups with the most deaths lately.
     fastest: tuple[Growth, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Seen:
     fingerprint: str
-    #: What stands for it: a record, a message in a dead queue, or both.
+    #: Its sample: a record, a message in a dead queue, or both.
     place: Place
     first: datetime
     last: datetime
 
 
 def growing(*, limit: int = 5, using: str | None = None) -> Growing:
-    """Look at the REACH groups that grew last; a bounded number of index entries for each."""
+    """Compare the REACH groups with the latest deaths, at a bounded cost for each."""
     alias = alias_of(using)
     now = clock.now(alias)
     day = now - timedelta(hours=HOURS)
@@ -82,7 +83,7 @@ def growing(*, limit: int = 5, using: str | None = None) -> Growing:
 
 def _grew_last(alias: str) -> list[_Seen]:
     connection = connections[alias]
-    # How many records and halted streams a group has is not asked here: one of each is enough.
+    # The numbers of records and halted streams are not needed here: a limit of 1 is enough.
     limits = {"limit": REACH, "offset": 0, "counted": 1, "halted": 1}
     found = []
     for row in sql.run(connection, "read_groups", limits):
@@ -99,7 +100,7 @@ def _recent(fingerprints: Sequence[str], now: datetime, alias: str) -> dict[str,
 
 
 def _read(chosen: Sequence[_Seen], now: datetime, alias: str) -> dict[_Seen, Growth]:
-    """Read what stands for each group, and its deaths per hour."""
+    """Read the sample of each group and its deaths per hour."""
     samples = read_samples([seen.place for seen in chosen], alias)
     edges = [now - timedelta(hours=HOURS - n) for n in range(HOURS + 1)]
     hours = _counts([seen.fingerprint for seen in chosen], edges, COUNTED + 1, alias)
@@ -113,7 +114,7 @@ def _read(chosen: Sequence[_Seen], now: datetime, alias: str) -> dict[_Seen, Gro
 def _counts(
     fingerprints: Sequence[str], edges: Sequence[datetime], limit: int, alias: str
 ) -> dict[str, list[int]]:
-    """Count the deaths of groups between each two edges, up to a limit."""
+    """Count the deaths of groups between each pair of adjacent edges, up to a limit."""
     connection = connections[alias]
     texts = [str(connection.ops.adapt_datetimefield_value(at)) for at in edges]
     found: dict[str, list[int]] = {}

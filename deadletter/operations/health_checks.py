@@ -1,4 +1,4 @@
-"""Is somebody there to do the work, in time, and does it succeed?"""
+"""Health: whether the database answers, workers serve the queues in time, and little dies."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ..models import Message, PoisonRecord, WorkerProcess, primary_alias
 from ..patterns import ServedQueues
 from .deadline import within
 
-#: Deaths are counted up to the limit that was given, or up to this.
+#: Deaths are counted up to the limit given, or up to this one.
 COUNTED = 1_000
-#: The highest limit: what is counted is read.
+#: The highest limit: every counted row is read.
 MOST = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueHealth:
-    """A queue that has something due: since when its oldest waits, and who serves it."""
+    """A queue with due messages: the seconds its oldest waits, and its live workers."""
 
     name: str
     waited: float
@@ -37,14 +37,14 @@ class QueueHealth:
 
 @dataclass
 class Health:
-    """`problems` in sentences; none means healthy."""
+    """The result of a health check. `problems` are sentences; healthy means there are none."""
 
     problems: list[str] = field(default_factory=list)
-    #: Names of the workers that were seen lately.
+    #: Names of the live workers.
     workers: list[str] = field(default_factory=list)
-    #: The queues that have something due, by name.
+    #: The queues with due messages, by name.
     queues: list[QueueHealth] = field(default_factory=list)
-    #: How many dead letters of the window are there; `COUNTED` or the limit, plus one, means more.
+    #: Dead letters of the window; `COUNTED` or the limit, plus one, means that there are more.
     poison: int = 0
     #: Whether the database answered.
     reachable: bool = True
@@ -54,7 +54,7 @@ class Health:
         return not self.problems
 
     def as_dict(self) -> dict[str, Any]:
-        """For scripts: names that do not change."""
+        """Return the result for scripts; the names do not change."""
         return {"ok": self.ok, **asdict(self)}
 
 
@@ -71,15 +71,15 @@ def health(
     using: str | None = None,
 ) -> Health:
     """
-    Say whether the database answers, workers serve every queue with work, and little dies.
+    Check whether the database answers, live workers serve every queue with work, and little dies.
 
-    A worker counts when it was seen within `max_age`; fewer than `min_workers` are a problem, and
-    so is a queue that has something due and none. With `max_wait`, a message that has been due for
-    longer is one as well; with `max_poison`, more than so many poison records of the last
-    `window`. `worker` or `host` ask whether particular workers live, and nothing else.
+    A worker is alive if it was seen within `max_age`. Problems are: fewer than `min_workers`; a
+    queue with due messages and no live worker; with `max_wait`, a message that has been due for
+    longer; with `max_poison`, more poison records than that in the last `window`. With `worker` or
+    `host` only the workers of that name or host are checked.
 
-    Promises: the same few index reads however many rows there are; with `timeout`, an answer
-    within that time, also when the database gives none. Raises nothing because it is away.
+    The cost is a few index reads, however many rows there are. With `timeout` there is an answer
+    within that time, also if the database gives none; an unreachable database raises nothing.
     """
     asked = _Question(
         alias=primary_alias(using),
@@ -101,7 +101,7 @@ def health(
     except TimeoutError:
         problem = f"the database {asked.alias!r} did not answer within {limit:g} s"
     except DatabaseError as error:
-        # SQLite says so with the class of error that elsewhere means that nobody is there.
+        # SQLite reports a missing table with the error class that means "unreachable" elsewhere.
         is_away = isinstance(error, (OperationalError, InterfaceError))
         if is_away and "no such table" not in str(error):
             problem = f"the database {asked.alias!r} cannot be reached: {error}".strip()
@@ -130,17 +130,17 @@ def _answer(asked: _Question, seconds: float | None) -> Health:
     with _limited(asked.alias, seconds):
         now = clock.now(asked.alias)
         found = Health()
-        served = _look_for_workers(asked, now, found)
+        served = _check_workers(asked, now, found)
         if asked.worker is None and asked.host is None:
             levels = read_levels(asked.alias)
-            _look_at_queues(asked, now, found, served, levels)
-            _look_at_poison(asked, now, found, levels)
+            _check_queues(asked, now, found, served, levels)
+            _check_poison(asked, now, found, levels)
         return found
 
 
 @contextmanager
 def _limited(alias: str, seconds: float | None) -> Iterator[None]:
-    """Let the server give up as well: nobody waits for an answer that comes too late."""
+    """Set statement_timeout, so that the server stops work whose answer would come too late."""
     connection = connections[alias]
     if seconds is None or connection.vendor != "postgresql" or connection.in_atomic_block:
         yield
@@ -152,8 +152,8 @@ def _limited(alias: str, seconds: float | None) -> Iterator[None]:
         yield
 
 
-def _look_for_workers(asked: _Question, now: datetime, found: Health) -> ServedQueues:
-    """Return which queues the live workers serve."""
+def _check_workers(asked: _Question, now: datetime, found: Health) -> ServedQueues:
+    """Check the live workers; return the queues that they serve."""
     rows = WorkerProcess.objects.using(asked.alias).filter(seen_at__gte=now - asked.max_age)
     if asked.host is not None:
         rows = rows.filter(host=asked.host)
@@ -177,10 +177,10 @@ def _look_for_workers(asked: _Question, now: datetime, found: Health) -> ServedQ
     return ServedQueues(served)
 
 
-def _look_at_queues(
+def _check_queues(
     asked: _Question, now: datetime, found: Health, served: ServedQueues, levels: list[Level]
 ) -> None:
-    """Name queues with work that nobody takes: one index probe for each level that exists."""
+    """Check the queues with due messages: one index probe for each level."""
     for name, since in oldest_due(to_be_served(levels), now=now).items():
         waited = (now - since).total_seconds()
         found.queues.append(QueueHealth(name=name, waited=waited, workers=served.count(name)))
@@ -193,11 +193,9 @@ def _look_at_queues(
             )
 
 
-def _look_at_poison(asked: _Question, now: datetime, found: Health, levels: list[Level]) -> None:
+def _check_poison(asked: _Question, now: datetime, found: Health, levels: list[Level]) -> None:
     """
-    Count who died lately and is still there, but never more than the limit wants to know.
-
-    In records and, where there are any with something in them, in dead queues.
+    Count the dead letters of the window, in records and in dead queues, up to the limit.
     """
     dead = PoisonRecord.objects.using(asked.alias).filter(poisoned_at__gt=now - asked.window)
     enough = (COUNTED if asked.max_poison is None else asked.max_poison) + 1

@@ -1,10 +1,10 @@
 """
-What an edited payload keeps of the values that were hidden from its editor.
+Hidden values in edited payloads: put back where the editor left their markers.
 
-Pages, `show` and `export` replace secrets by "[redacted]". Whoever edits such a payload leaves the
-marker where the value shall stay. A hidden value returns only to where it came from: under the same
-keys, and inside a list under the element whose visible content is the same. Content that was shown
-somewhere else has moved. Everything else is refused, because a guess would give one customer the
+Pages, `show` and `export` replace secrets by "[redacted]". An editor of such a payload leaves the
+marker where the value shall stay. A hidden value returns only to its own place: under the same
+keys, and inside a list to the element whose visible content is the same. Content that was shown
+at another place has moved. Everything else is refused, because a guess would give one customer the
 card number of another.
 """
 
@@ -19,7 +19,7 @@ from .redaction import HIDDEN, redact
 
 
 class HiddenValueMoved(PayloadRejected):
-    """It cannot be said which hidden value belongs to the marker at `path`."""
+    """The marker at `path` cannot be matched with a hidden value."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -32,39 +32,39 @@ class HiddenValueMoved(PayloadRejected):
 
 def restore(edited: Any, original: Any) -> Any:
     """
-    Put back what `redact` hid from the editor of a payload.
+    Put back the values that `redact` hid from the editor of a payload.
 
     {"to": 2, "token": "[redacted]"}, edited from {"to": 1, "token": "[redacted]"}, keeps the token.
     Raises HiddenValueMoved for a marker that cannot be matched.
     """
     shown = redact(original)
-    return _Restoring(shown, original).value(edited, shown, original, "payload")
+    return _Restore(shown, original).value(edited, shown, original, "payload")
 
 
 def has_marker(value: Any) -> bool:
-    """Say whether a text in the value is, or contains, what `redact` writes for a secret."""
+    """Return whether a text in the value is, or contains, the marker of a secret."""
     return _find(value, frozenset(), "") is not None
 
 
 def find_marker(value: Any, path: str) -> str | None:
-    """Return the place of the first marker in a value, or None."""
+    """Return the path of the first marker in a value, or None."""
     return _find(value, frozenset(), path)
 
 
 def refuse_markers(value: Any) -> None:
-    """Refuse a payload with a marker in it where there is nothing to put in its place."""
+    """Refuse a payload that contains a marker, if there is no original to restore it from."""
     found = _find(value, frozenset(), "payload")
     if found is not None:
         raise HiddenValueMoved(found)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Compare as JSON: to Python, 1, 1.0 and True are equal."""
+    """Compare as JSON: in Python, 1, 1.0 and True are equal."""
     return _text(one) == _text(other)
 
 
-class _Restoring:
-    """One walk over a payload as it was edited, as it was shown and as it is stored."""
+class _Restore:
+    """One walk over a payload in three forms: as edited, as shown, as stored."""
 
     def __init__(self, shown: Any, original: Any) -> None:
         self._masks = frozenset(_masks(shown, original))
@@ -74,7 +74,7 @@ class _Restoring:
         if same(edited, shown):
             return original
         if isinstance(edited, dict | list) and _text(edited) in self._hiding:
-            # {"1": Alice, "2": Bob}, swapped: what is under "1" now was under "2".
+            # {"1": Alice, "2": Bob}, swapped: the content under "1" was under "2".
             raise HiddenValueMoved(_find(edited, self._masks, path) or path)
         if isinstance(edited, dict) and isinstance(shown, dict) and isinstance(original, dict):
             return self._dict(edited, shown, original, path)
@@ -83,7 +83,7 @@ class _Restoring:
         return self._typed(edited, path)
 
     def _typed(self, edited: Any, path: str) -> Any:
-        """Take a value as it was written; it must not contain a placeholder."""
+        """Return a value as the editor wrote it; it must not contain a marker."""
         found = _find(edited, self._masks, path)
         if found is not None:
             raise HiddenValueMoved(found)
@@ -98,12 +98,12 @@ class _Restoring:
             else self._typed(value, f"{path}.{key}")
             for key, value in edited.items()
         }
-        # A rule of the site may leave out whole keys: nobody deleted what nobody saw.
+        # A rule of the site may leave out whole keys: the editor did not see and delete them.
         unseen = {key: value for key, value in original.items() if key not in shown}
         return found | {key: value for key, value in unseen.items() if key not in found}
 
     def _list(self, edited: list[Any], shown: list[Any], original: list[Any], path: str) -> Any:
-        if len(shown) != len(original):  # a rule of the site left out elements: no pairs
+        if len(shown) != len(original):  # a rule of the site left out elements: nothing to pair
             raise HiddenValueMoved(path)
         before, after = _places(shown), _places(edited)
         changed = [n for text, places in before.items() if text not in after for n in places]
@@ -124,7 +124,7 @@ class _Restoring:
         return found
 
     def _paired(self, pair: _Pair, shown: list[Any], original: list[Any], path: str) -> Any:
-        """Return the original of an element whose visible content is as it was shown."""
+        """Return the original of an element whose visible content was not changed."""
         first = pair.before[0]
         values = {_text(original[place]) for place in pair.before}
         hides = values != {_text(shown[first])}
@@ -132,25 +132,25 @@ class _Restoring:
             return shown[first]
         if len(values) == 1 and len(pair.after) <= len(pair.before):
             return original[first]
-        # They look the same to the editor; as long as nothing moves, each keeps what is its own.
+        # The elements look the same; as long as none moves, each keeps its own hidden value.
         if pair.in_place and pair.after == pair.before:
             return original[pair.n]
         raise HiddenValueMoved(path)
 
 
 class _Pair(NamedTuple):
-    """An element of an edited list, and the places of those that look like it."""
+    """An element of an edited list, and the places of the elements that look the same."""
 
     n: int
     after: list[int]
     before: list[int]
-    #: Whether every element of the list is where it was, or new.
+    #: True if every element of the list is at its old place, or new.
     in_place: bool
 
 
 def _in_place(shown: list[Any], edited: list[Any]) -> bool:
     """
-    Say whether elements were changed at most where they stand.
+    Return whether no element has moved.
 
     ["Alice", {"card": …}, "Bob", {"card": …}]: swapping the names gives the cards to others.
     """
@@ -207,7 +207,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _kept_mask(edited: Any, shown: Any, original: Any, path: str) -> str | None:
-    """Return where a changed element still has, under its own keys, what stood for a secret."""
+    """Return where a changed element still has a marker under its own keys."""
     if same(shown, original):
         return None
     if isinstance(edited, dict) and isinstance(shown, dict) and isinstance(original, dict):
@@ -222,7 +222,7 @@ def _kept_mask(edited: Any, shown: Any, original: Any, path: str) -> str | None:
 
 
 def _find(value: Any, masks: frozenset[str], path: str) -> str | None:
-    """Return the place of the first placeholder in a value, or None."""
+    """Return the path of the first marker in a value, or None."""
     if isinstance(value, dict):
         found = (_find(child, masks, f"{path}.{key}") for key, child in value.items())
         return next((at for at in found if at is not None), None)

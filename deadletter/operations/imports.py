@@ -1,4 +1,4 @@
-"""How do exported messages come back, here or in another installation? Each of them once."""
+"""Import of exported messages, here or in another installation; each message is stored once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..exceptions import MessageRejected
-from ..lifecycle.imports import Arrival, check_origin, import_in, look_in, read_arrival
+from ..lifecycle.imports import (
+    ImportedMessage,
+    check_origin,
+    import_in,
+    preview_import_in,
+    read_exported,
+)
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry
 from . import audit
-from .acting import after_pieces, alias_of
-from .bulk import Progress
+from .acts import Progress, after_pieces, alias_of
 from .hidden_values import find_marker
-from .queue_names import require_queue
+from .queues import require_queue
 
 #: Rows of one transaction, and characters of their payloads and histories.
 PIECE, SIZE = 500, 4_000_000
@@ -22,17 +27,17 @@ PIECE, SIZE = 500, 4_000_000
 
 @dataclass
 class Import:
-    """What became of the rows."""
+    """What became of the rows of an import."""
 
-    #: Ids that messages had in their origin, in order: stored now, and there before.
+    #: Ids of messages in their origin, in order: stored now, and stored before.
     imported: list[int] = field(default_factory=list)
     ignored: list[int] = field(default_factory=list)
-    #: Why, by the number of the row; the first is 1.
+    #: The reason by the number of the row; the first row is 1.
     refused: dict[int, str] = field(default_factory=dict)
-    #: The ids that imported messages have here, by those that they had.
+    #: The ids that imported messages have here, by their ids in the origin.
     ids: dict[int, int] = field(default_factory=dict)
     rows: int = 0
-    #: The audit entry; 0 when nothing was imported or refused.
+    #: The audit entry; 0 if nothing was imported or refused.
     entry_id: int = 0
 
 
@@ -50,23 +55,24 @@ def import_messages(
     """
     Store rows as `export_poison` writes them, as messages: due now, attempts 0, histories kept.
 
-    They go to `queue`, or each to the queue that it names. A message is known by `origin` and its
-    `message_id` there (rows of others may say `source_id`): one that the queue has, waiting or
-    dead, is ignored. A row is refused, and nothing of it stored, for what `send` refuses, for a
-    value that was hidden from the export, and when it belongs to an instance.
+    They go to `queue`, or each to the queue that its row names. `origin` and the `message_id` there
+    (or `source_id`) identify a message: one that the queue has already, waiting or dead, is
+    ignored. A row is refused, and nothing of it stored, if `send` would refuse it, if it has a
+    redacted value, and if it belongs to an instance.
 
-    Piece by piece, each a transaction: after an interruption the same call goes on, and two that
-    race store nothing twice. Raises ValueError for a bad origin, UnknownQueue for a bad queue.
+    Rows are stored in pieces, each in a transaction: after an interruption the same call does the
+    rest, and two concurrent imports store nothing twice. Raises ValueError for a bad origin,
+    UnknownQueue for a bad queue.
     """
     alias = alias_of(using)
     check_origin(origin)
     if queue is not None:
         require_queue(queue, using=alias)
     selection = {"origin": origin} | ({"queue": queue} if queue is not None else {})
-    work = _Importing(
+    work = _Run(
         origin=origin,
         queue=queue,
-        opening=audit.Opening(act=Act.IMPORT, by=by, why=why, selection=selection),
+        new=audit.NewEntry(act=Act.IMPORT, by=by, why=why, selection=selection),
         dry_run=dry_run,
         alias=alias,
     )
@@ -84,24 +90,24 @@ def import_messages(
 
 @dataclass
 class BadRow:
-    """Stands for a row that could not be read at all, and says why."""
+    """A row that could not be read at all, with the reason."""
 
     problem: str
 
 
 @dataclass(kw_only=True)
-class _Importing:
-    """One import under way."""
+class _Run:
+    """One import: the result so far, and the piece that is being collected."""
 
     origin: str
     queue: str | None
-    opening: audit.Opening
+    new: audit.NewEntry
     dry_run: bool
     alias: str
     found: Import = field(default_factory=Import)
     entry: AuditEntry | None = None
-    #: Of the piece under way: by queue and id, the number of the row and the message.
-    _piece: dict[tuple[str, int], tuple[int, Arrival]] = field(default_factory=dict)
+    #: The current piece: the number of the row and the message, by queue and id.
+    _piece: dict[tuple[str, int], tuple[int, ImportedMessage]] = field(default_factory=dict)
     _refused: dict[int, str] = field(default_factory=dict)
     _repeated: list[int] = field(default_factory=list)
     _size: int = 0
@@ -112,12 +118,12 @@ class _Importing:
         return rows >= PIECE or self._size >= SIZE
 
     def add(self, number: int, row: Any) -> None:
-        """Check one row: keep it for the next transaction, or note why it is refused."""
+        """Check one row: add it to the piece, or note why it is refused."""
         self.found.rows += 1
         try:
             if isinstance(row, BadRow):
                 raise MessageRejected("row", row.problem)
-            arrival = read_arrival(row)
+            message = read_exported(row)
             _refuse_hidden(row)
             queue = self.queue if self.queue is not None else row.get("queue")
             if not isinstance(queue, str):
@@ -125,14 +131,14 @@ class _Importing:
         except MessageRejected as error:
             self._refused[number] = str(error)
             return
-        if (queue, arrival.source_id) in self._piece:
-            self._repeated.append(arrival.source_id)
+        if (queue, message.source_id) in self._piece:
+            self._repeated.append(message.source_id)
             return
-        self._piece[queue, arrival.source_id] = number, arrival
-        self._size += arrival.size
+        self._piece[queue, message.source_id] = number, message
+        self._size += message.size
 
     def flush(self) -> None:
-        """Do what was collected in one transaction, and add it to what was done before."""
+        """Store the piece in one transaction, and add it to the result."""
         if not (self._piece or self._refused or self._repeated):
             return
         with after_pieces(len(self.found.imported)):
@@ -150,13 +156,13 @@ class _Importing:
     ) -> tuple[dict[int, int], list[int], dict[int, str], AuditEntry | None]:
         stored: dict[int, int] = {}
         ignored, refused = list(self._repeated), dict(self._refused)
-        verb = look_in if self.dry_run else import_in
+        verb = preview_import_in if self.dry_run else import_in
         for queue in sorted({queue for queue, _ in self._piece}):
-            arrivals = [a for (name, _), (_, a) in self._piece.items() if name == queue]
-            arrived = verb(tx, arrivals, queue=queue, origin=self.origin)
-            stored |= arrived.stored
-            ignored += arrived.ignored
-            refused |= {self._piece[queue, id][0]: text for id, text in arrived.refused.items()}
+            messages = [a for (name, _), (_, a) in self._piece.items() if name == queue]
+            result = verb(tx, messages, queue=queue, origin=self.origin)
+            stored |= result.stored
+            ignored += result.ignored
+            refused |= {self._piece[queue, id][0]: text for id, text in result.refused.items()}
         entry = None if self.dry_run else self._write(tx, stored, ignored, refused)
         return stored, sorted(ignored), dict(sorted(refused.items())), entry
 
@@ -167,12 +173,12 @@ class _Importing:
         ignored: list[int],
         refused: Mapping[int, str],
     ) -> AuditEntry | None:
-        """Write the act down with the first row that is imported or refused."""
+        """Add the piece to the audit entry; the first row imported or refused creates it."""
         entry = self.entry
         if entry is None:
             if not (stored or refused):
                 return None
-            entry = audit.record(tx, self.opening)
+            entry = audit.record(tx, self.new)
         total = len(self.found.ignored) + len(ignored)
         AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(detail={"ignored": total})
         audit.name(tx, entry, list(stored.values()))
@@ -181,7 +187,7 @@ class _Importing:
 
 
 def _refuse_hidden(row: Mapping[str, Any]) -> None:
-    """A value that `redact` hid is not in the row: storing its marker would lose it for good."""
+    """Refuse a row with a redacted value: the stored marker would replace the value for good."""
     for name in ("payload", "headers", "history"):
         found = find_marker(row.get(name), name)
         if found is not None:

@@ -1,4 +1,4 @@
-"""What people do with instances: find them, look at one, cancel it."""
+"""Instances: list, read and cancel them, and the effect of poison on them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, Instance, InstanceEvent, PoisonRecord
 from . import audit
-from .acting import alias_of
+from .acts import alias_of
 
-#: Rows looked at where a name and a status are asked for together: no index knows both.
+#: Rows read for a name and a status together: no index has both.
 REACH = 10_000
-#: What lists accept beside the statuses.
+#: A value of `status` in lists, beside the statuses.
 STUCK = "stuck"
 
 
 @dataclass(frozen=True)
 class Cancellation:
-    """The instances that were cancelled, parents first; or why not. `entry_id` 0: nothing done."""
+    """The cancelled instances, parents first, or why none was. `entry_id` is 0 if none was."""
 
     cancelled: list[str] = field(default_factory=list)
     refused: str = ""
@@ -33,14 +33,14 @@ class Cancellation:
 
 @dataclass(frozen=True)
 class Effect:
-    """What poison did to its instance, and what a retry would do. None: it belongs to none."""
+    """What poison did to its instance (None: it belongs to none), and what a retry would do."""
 
     instance: Instance | None
-    #: Whether this very message failed it.
+    #: True if this message failed the instance.
     failed_it: bool = False
     #: Instances a retry would reopen, the lowest first.
     reopens: list[str] = field(default_factory=list)
-    #: Why a retry would be refused; empty: it would not.
+    #: Why a retry would be refused, or "".
     refusal: str = ""
 
 
@@ -52,9 +52,9 @@ def list_instances(
     using: str | None = None,
 ) -> list[Instance]:
     """
-    List instances, the latest activity first, without what may be large.
+    List instances, the latest activity first, without their large columns.
 
-    The status "stuck" means running and waiting for what was lost, as the last sweep found it.
+    The status "stuck" means running and waiting for a lost message, as the last sweep found it.
     """
     rows = Instance.objects.using(alias_of(using)).without_bodies().order_by("-updated_at", "-pk")
     return list(narrowed(rows, status=status, name=name)[:limit])
@@ -62,13 +62,14 @@ def list_instances(
 
 def narrowed(rows: Any, *, status: str | None, name: str | None) -> Any:
     """
-    Narrow instances at a bounded price.
+    Filter instances by status and name at a bounded cost.
 
-    A status or a name is answered by an index. Both together: everything, if there are fewer than
-    REACH of that status or of that name; else what was active since the REACH-th of either.
+    A status or a name has an index. Both together find everything if there are fewer than REACH
+    instances of that status or of that name; otherwise the instances that were active since the
+    REACH-th of either.
     """
     if status == STUCK:
-        # Few, and an index of their own.
+        # Stuck instances are few, and have an index of their own.
         return rows.stuck() if name is None else rows.stuck().filter(name=name)
     if status is not None and name is not None:
         ends = [_end(rows.filter(status=status)), _end(rows.filter(name=name))]
@@ -80,8 +81,8 @@ def narrowed(rows: Any, *, status: str | None, name: str | None) -> Any:
 
 
 def get_instance(id: str, *, using: str | None = None) -> Instance | None:
-    """Return one instance with everything there is, or None."""
-    if "\x00" in id:  # PostgreSQL refuses to look for it
+    """Return one instance with all its columns, or None."""
+    if "\x00" in id:  # PostgreSQL refuses the character
         return None
     return Instance.objects.using(alias_of(using)).filter(pk=id).first()
 
@@ -89,13 +90,13 @@ def get_instance(id: str, *, using: str | None = None) -> Instance | None:
 def events_of(
     id: str, *, before: int | None = None, limit: int = 50, using: str | None = None
 ) -> list[InstanceEvent]:
-    """Return what happened to an instance, the latest first; `before` an event's id: what was."""
+    """Return the log of an instance, latest first; `before`: only events before this id."""
     rows = InstanceEvent.objects.using(alias_of(using)).filter(instance=id).order_by("-id")
     return list((rows if before is None else rows.filter(pk__lt=before))[:limit])
 
 
 def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
-    """Say what a poison record did to its instance, and what its retry would do now."""
+    """Return what a poison record did to its instance, and what its retry would do now."""
     if record.instance is None:
         return Effect(None)
     alias = alias_of(using)
@@ -113,17 +114,17 @@ def cancel_instance(
     """
     Cancel an instance and its running children, under an audit entry.
 
-    Its error says why and who. One that is not running is refused.
+    The error of the instance keeps the reason and the user. One that is not running is refused.
     """
     who = audit.person(by)
     said = f"{why} ({who})" if who else why
 
     def work(tx: Transaction) -> Cancellation:
         cancelled = cancel_in(tx, id, said)
-        opening = audit.Opening(
-            act=Act.CANCEL, by=by, why=why, selection={"instance": id, "cancelled": cancelled[:100]}
+        selection = {"instance": id, "cancelled": cancelled[:100]}
+        entry = audit.record(
+            tx, audit.NewEntry(act=Act.CANCEL, by=by, why=why, selection=selection)
         )
-        entry = audit.record(tx, opening)
         audit.count(tx, entry, done=len(cancelled))
         return Cancellation(cancelled, entry_id=entry.pk)
 

@@ -1,8 +1,9 @@
-"""What people do to messages that are still in a queue: look, hurry, release, poison, remove."""
+"""Messages in a queue: list, read, retry, release by name, poison and remove them by id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from .. import clock
@@ -11,12 +12,14 @@ from ..lifecycle.act_results import ActResult
 from ..lifecycle.refusals import Refusal, RefusalReason
 from ..lifecycle.transaction import Transaction
 from ..models import Act, Message, PoisonRecord, State
+from ..patterns import is_pattern
 from ..status import FailureReason
 from . import audit
-from .acting import PIECE, alias_of, carry_out, several
+from .acts import Progress, Total, Verb, act_on_ids, act_on_matches, alias_of, as_ids, pieces
 from .dead_queues import moved, retry_dead
-from .hurrying import MessageFilter, in_detail
-from .poison_records import AS_IT_WAS, Removal, Retrial, retry_poison
+from .filters import MessageFilter
+from .poison_records import AS_IT_WAS, retry_poison
+from .queues import matching_queues
 
 
 def list_messages(
@@ -39,13 +42,13 @@ def list_messages(
 
 
 def get_message(message_id: int, *, using: str | None = None) -> Message | None:
-    """Return one message with everything there is, or None when it is in no queue."""
+    """Return one message with all its columns, or None if it is in no queue."""
     rows = Message.objects.using(alias_of(using)).select_related("queue")
     return rows.filter(pk=message_id).first()
 
 
 def whereabouts(message_id: int, *, using: str | None = None) -> tuple[str, int] | None:
-    """Say in which state a message is, and the poison record (or 0); None: it is nowhere."""
+    """Return the state of a message and its poison record (or 0), or None if it does not exist."""
     alias = alias_of(using)
     record = PoisonRecord.objects.using(alias).filter(message_id=message_id)
     if (poison_id := record.values_list("pk", flat=True).first()) is not None:
@@ -65,72 +68,81 @@ def retry_messages(
     literal: bool = False,
     reset: bool = True,
     using: str | None = None,
-) -> Retrial:
+) -> ActResult:
     """
-    Retry messages by their own ids: the dead as `retry_poison` does, the others as `retry_now`.
+    Retry messages by their own ids: dead ones as `retry_poison` does, the others as `retry_now`.
 
-    A message in a dead queue goes back where it died, as `retry_dead` does; it is known by its id
-    there, and by the one it had before. What `retry_now` refuses is refused. `queue`, `payload` and
-    `rate` are for the dead: with one of them all others are refused. `reset=False` is for the
-    others: with it the dead are refused, whose count always starts again. `literal` as for
-    `retry_poison`.
+    A message in a dead queue goes back to where it died, as `retry_dead` does; it is found by its
+    id there and by the id it had before. `queue`, `payload` and `rate` are for dead messages: with
+    one of them all others are refused. `reset=False` is for the others: with it dead messages,
+    whose count always starts at 0, are refused. `literal` as for `retry_poison`.
     """
-    wanted = several(message_ids)
+    wanted = as_ids(message_ids)
     alias = alias_of(using)
-    dead: dict[int, int] = {}
-    for first in range(0, len(wanted), PIECE):
-        piece = wanted[first : first + PIECE]
-        rows = PoisonRecord.objects.using(alias).filter(message_id__in=piece)
-        dead |= dict(rows.values_list("pk", "message_id"))
-        # What was moved to a dead queue and died there again is known by its first id as well.
-        rows = PoisonRecord.objects.using(alias).filter(source_id__in=piece, origin=None)
-        again = rows.filter(moved_at__isnull=False).exclude(pk__in=dead)
-        dead |= {pk: id for pk, id in again.values_list("pk", "source_id") if id is not None}
-    buried = set(dead.values())
-    there = moved([id for id in wanted if id not in buried], using=alias)
+    poisoned = _poison_of(wanted, using=alias)
+    known = set(poisoned.values())
+    places = moved([id for id in wanted if id not in known], using=alias)
     # Two ids of one message are one message.
-    given = {place: id for id, place in there.items()}
+    in_dead_queues = {place: id for id, place in places.items()}
+    others = [id for id in wanted if id not in known and id not in places]
     if reset:
-        found = retry_poison(
-            list(dead), by, queue, payload, rate, why=why, literal=literal, using=alias
-        )
-        returned = retry_dead(
-            list(given), by, queue, payload, rate, why=why, literal=literal, using=alias
-        )
+        options: dict[str, Any] = {"queue": queue, "payload": payload, "rate": rate}
+        options |= {"why": why, "literal": literal, "using": alias}
+        of_poison = retry_poison(list(poisoned), by, **options)
+        of_dead_queues = retry_dead(list(in_dead_queues), by, **options)
     else:
-        found = Retrial(refused={id: _counts_anew(name) for id, name in dead.items()})
-        returned = Retrial(refused={place: _counts_anew(id) for place, id in given.items()})
-    others = [id for id in wanted if id not in buried and id not in there]
+        of_poison = ActResult(refused={id: _from_zero(given) for id, given in poisoned.items()})
+        of_dead_queues = ActResult(
+            refused={place: _from_zero(id) for place, id in in_dead_queues.items()}
+        )
     if queue is None and rate is None and payload is AS_IT_WAS:
-        hurried = retry_now(others, by=by, why=why, reset=reset, using=alias)
+        of_others = retry_now(others, by=by, why=why, reset=reset, using=alias)
     else:
-        known = {id: place for id in others if (place := whereabouts(id, using=alias)) is not None}
-        hurried = Retrial(
-            missing=[id for id in others if id not in known],
-            refused={
-                id: Refusal(RefusalReason.NOT_DEAD, id=id, state=State(place[0]))
-                for id, place in known.items()
-            },
-        )
-    return Retrial(
-        sorted(
-            [dead[id] for id in found.retried]
-            + [given[id] for id in returned.retried]
-            + hurried.retried
-        ),
-        sorted(
-            [dead[id] for id in found.missing]
-            + [given[id] for id in returned.missing]
-            + hurried.missing
-        ),
-        {dead[id]: text for id, text in found.refused.items()}
-        | {given[id]: text for id, text in returned.refused.items()}
-        | hurried.refused,
-        found.entry_id or returned.entry_id or hurried.entry_id,
+        of_others = _refuse_change(others, using=alias)
+    return _by_given_ids(
+        (of_poison, poisoned),
+        (of_dead_queues, in_dead_queues),
+        (of_others, {id: id for id in others}),
     )
 
 
-def _counts_anew(message_id: int) -> str:
+def _poison_of(message_ids: list[int], *, using: str) -> dict[int, int]:
+    """Return the poison records of these messages: the ids given, by the ids of the records."""
+    found: dict[int, int] = {}
+    for piece in pieces(message_ids):
+        rows = PoisonRecord.objects.using(using).filter(message_id__in=piece)
+        found |= dict(rows.values_list("pk", "message_id"))
+        # A message that was moved to a dead queue and died there again keeps its first id.
+        rows = PoisonRecord.objects.using(using).filter(source_id__in=piece, origin=None)
+        again = rows.filter(moved_at__isnull=False).exclude(pk__in=found)
+        found |= {pk: id for pk, id in again.values_list("pk", "source_id") if id is not None}
+    return found
+
+
+def _refuse_change(message_ids: list[int], *, using: str) -> ActResult:
+    """Refuse messages that are not dead: only a dead one gets another queue, payload or rate."""
+    found = {id: whereabouts(id, using=using) for id in message_ids}
+    return ActResult(
+        missing=[id for id, place in found.items() if place is None],
+        refused={
+            id: Refusal(RefusalReason.NOT_DEAD, id=id, state=State(place[0]))
+            for id, place in found.items()
+            if place is not None
+        },
+    )
+
+
+def _by_given_ids(*parts: tuple[ActResult, Mapping[int, int]]) -> ActResult:
+    """Add up results under the ids that were given: each result has ids of its own kind of row."""
+    return ActResult(
+        sorted(given[id] for result, given in parts for id in result.done),
+        sorted(given[id] for result, given in parts for id in result.missing),
+        {given[id]: text for result, given in parts for id, text in result.refused.items()},
+        next((result.entry_id for result, _ in parts if result.entry_id), 0),
+    )
+
+
+def _from_zero(message_id: int) -> Refusal:
     return Refusal(RefusalReason.DEAD_COUNTS_FROM_ZERO, id=message_id)
 
 
@@ -141,20 +153,61 @@ def retry_now(
     why: str = "",
     reset: bool = True,
     using: str | None = None,
-) -> Retrial:
+) -> ActResult:
     """
     Retry messages that were tried before, now instead of at the end of their delay.
 
-    For what failed, what was abandoned, and what is due again. Attempts are counted from 0 again;
-    with `reset=False` the count goes on, so that the message has only the attempts it had left.
-    What is blocked, in a worker, or was never tried is refused, each with its reason.
+    For messages that failed, were abandoned, or are due again. Attempts are counted from 0 again;
+    with `reset=False` the count goes on, so that a message has only the attempts it had left.
+    Messages that are blocked, active or were never tried are refused, each with its reason.
     """
 
-    def work(tx: Transaction, ids: list[int]) -> ActResult:
+    def verb(tx: Transaction, ids: list[int], start: int) -> ActResult:
         return manual_acts.retry_now_in(tx, ids, reset=reset)
 
-    found = _act(Act.RETRY_NOW, work, message_ids, by, why, using, detail=in_detail(reset))
-    return Retrial(found.done, found.missing, found.refused, found.entry_id)
+    return _act(Act.RETRY_NOW, verb, message_ids, by, why, using, detail=_detail(reset))
+
+
+def retry_failed(
+    wanted: MessageFilter,
+    *,
+    by: str | None = None,
+    why: str = "",
+    limit: int | None = None,
+    reset: bool = True,
+    progress: Progress | None = None,
+    using: str | None = None,
+) -> Total:
+    """
+    Retry failed messages now instead of at the end of their backoff, oldest first.
+
+    Attempts are counted from 0 again, unless `reset` is False. Messages that are sent after the
+    call began keep their backoff, so a handler that goes on failing cannot make it run forever.
+    """
+    alias = alias_of(using)
+    newest = Message.objects.using(alias).order_by("-pk").values_list("pk", flat=True).first() or 0
+    selection = {key: value for key, value in asdict(wanted).items() if value is not None}
+    if wanted.queue is not None and is_pattern(wanted.queue):
+        selection["queues"] = matching_queues(wanted.queue, using=alias)
+    new = audit.NewEntry(
+        act=Act.RETRY_NOW,
+        by=by,
+        why=why,
+        selection={**selection, "state": "failed"},
+        detail=_detail(reset),
+    )
+
+    def verb(tx: Transaction, ids: list[int], start: int) -> ActResult:
+        return manual_acts.retry_now_in(tx, ids, reset=reset)
+
+    return act_on_matches(
+        new,
+        verb,
+        lambda: wanted.messages(State.FAILED, alias).filter(pk__lte=newest),
+        limit=limit,
+        progress=progress,
+        using=alias,
+    )
 
 
 def release(
@@ -164,8 +217,12 @@ def release(
     why: str = "",
     using: str | None = None,
 ) -> ActResult:
-    """Let messages pass a waiting or poisoned predecessor of their stream."""
-    return _act(Act.RELEASE, manual_acts.release_by_name_in, message_ids, by, why, using)
+    """Release messages by name: each may pass a waiting or poisoned predecessor of its stream."""
+
+    def verb(tx: Transaction, ids: list[int], start: int) -> ActResult:
+        return manual_acts.release_by_name_in(tx, ids)
+
+    return _act(Act.RELEASE, verb, message_ids, by, why, using)
 
 
 def poison(
@@ -177,10 +234,10 @@ def poison(
 ) -> ActResult:
     """Quarantine messages by hand, with the reason OPERATOR."""
 
-    def work(tx: Transaction, ids: list[int]) -> ActResult:
+    def verb(tx: Transaction, ids: list[int], start: int) -> ActResult:
         return manual_acts.poison_in(tx, ids, why=why, by=audit.person(by) or "operator")
 
-    return _act(Act.POISON, work, message_ids, by, why, using)
+    return _act(Act.POISON, verb, message_ids, by, why, using)
 
 
 def remove(
@@ -189,15 +246,18 @@ def remove(
     by: str | None = None,
     why: str = "",
     using: str | None = None,
-) -> Removal:
-    """Remove waiting messages for good; one that is being handled is refused."""
-    found = _act(Act.DISCARD, manual_acts.discard_in, message_ids, by, why, using)
-    return Removal(found.done, found.missing, found.refused, found.entry_id)
+) -> ActResult:
+    """Remove messages for good; active messages and messages of instances are refused."""
+
+    def verb(tx: Transaction, ids: list[int], start: int) -> ActResult:
+        return manual_acts.discard_in(tx, ids)
+
+    return _act(Act.DISCARD, verb, message_ids, by, why, using)
 
 
 def _act(
     act: Act,
-    verb: Callable[[Transaction, list[int]], ActResult],
+    verb: Verb,
     message_ids: int | Iterable[int],
     by: str | None,
     why: str,
@@ -205,13 +265,12 @@ def _act(
     *,
     detail: Mapping[str, Any] | None = None,
 ) -> ActResult:
-    ids = several(message_ids)
-    opening = audit.Opening(
-        act=act, by=by, why=why, selection=audit.of_ids(ids), detail=detail or {}
-    )
+    ids = as_ids(message_ids)
+    selection = audit.of_ids(ids)
+    new = audit.NewEntry(act=act, by=by, why=why, selection=selection, detail=detail or {})
+    return act_on_ids(new, verb, ids, using=using)
 
-    def work(tx: Transaction, piece: list[int], start: int) -> tuple[ActResult, None]:
-        return verb(tx, piece), None
 
-    found, entry = carry_out(opening, work, ids, using=using)
-    return ActResult(found.done, found.missing, found.refused, entry)
+def _detail(reset: bool) -> dict[str, bool]:
+    """Return the detail of the audit entry: `reset` only if it is not the default."""
+    return {} if reset else {"reset": False}

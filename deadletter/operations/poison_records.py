@@ -1,10 +1,11 @@
-"""What people do to poison: list, look, retry, remove."""
+"""Poison records: list, read, preview, retry and remove them by id."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.db import DatabaseError
@@ -14,38 +15,38 @@ from django.db.models.functions import Cast
 from ..conf import NAME, get_settings
 from ..lifecycle import retries
 from ..lifecycle.act_results import ActResult
-from ..lifecycle.transaction import Transaction
-from ..models import Act, PoisonRecord
+from ..lifecycle.transaction import Transaction, in_transaction
+from ..models import Act, AuditEntry, PoisonRecord
 from ..payload import accept
 from ..status import FailureReason
 from ..text import short_repr
 from . import audit
-from .acting import Verb, after_pieces, alias_of, carry_out, several
+from .acts import act_in, act_on_ids, after_pieces, alias_of, as_ids, can_be_id
 from .filters import PoisonFilter
 from .hidden_values import refuse_markers
 
+#: The payload of a retry that keeps the payload of each message.
 AS_IT_WAS: Any = object()
-#: Messages per second. Slower, a large retry would end centuries from now.
+#: Messages per second. At a slower rate a large retry would end centuries from now.
 SLOWEST, FASTEST = 0.001, 1_000_000
+#: Records shown as an example.
+SAMPLE = 5
+
+# Public names of the result of a retry and of a removal.
+Retrial = ActResult
+Removal = ActResult
 
 
-@dataclass(frozen=True)
-class Retrial:
-    """What became of each id; `refused` says why."""
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """The records that an act would touch. `wanted` is fixed: later deaths do not match."""
 
-    retried: list[int] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
-    #: The audit entry; 0 when nothing was done.
-    entry_id: int = 0
-
-
-@dataclass(frozen=True)
-class Removal:
-    removed: list[int] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
-    entry_id: int = 0
+    wanted: PoisonFilter
+    count: int
+    #: The first of them, without their payloads.
+    sample: list[PoisonRecord]
+    #: How many of them halt a stream, which would go on.
+    halting: int
 
 
 def list_poison(
@@ -82,18 +83,31 @@ def list_poison(
 
 
 def get_poison(poison_id: int, *, using: str | None = None) -> PoisonRecord | None:
-    """Return one record with everything that was kept of it, or None."""
+    """Return one record with all its columns, or None."""
     return PoisonRecord.objects.using(alias_of(using)).filter(pk=poison_id).first()
+
+
+def preview(wanted: PoisonFilter, *, limit: int | None = None, using: str | None = None) -> Preview:
+    """Count the records that match (with `limit`, at most the first so many) and read a sample."""
+    alias = alias_of(using)
+    fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
+    rows = fixed.records(alias)
+    halting = rows.filter(halts=True).order_by().values("pk")
+    return Preview(
+        wanted=fixed,
+        count=rows.order_by().values("pk")[:limit].count(),
+        sample=list(rows[: SAMPLE if limit is None else min(limit, SAMPLE)]),
+        halting=min(halting[:limit].count(), limit or 2**63),
+    )
 
 
 def remove_poison(
     ids: int | Iterable[int], by: str | None = None, why: str = "", *, using: str | None = None
-) -> Removal:
-    """Remove poison records for good; streams they halted go on."""
-    wanted = several(ids)
-    opening = audit.Opening(act=Act.REMOVE, by=by, why=why, selection=audit.of_ids(wanted))
-    found, entry = carry_out(opening, removal(by), wanted, using=using)
-    return Removal(found.done, found.missing, found.refused, entry)
+) -> ActResult:
+    """Remove poison records for good; streams that they halted go on."""
+    wanted = as_ids(ids)
+    new = audit.NewEntry(act=Act.REMOVE, by=by, why=why, selection=audit.of_ids(wanted))
+    return act_on_ids(new, partial(remove_piece, by=by), wanted, using=using)
 
 
 def retry_poison(
@@ -106,46 +120,29 @@ def retry_poison(
     why: str = "",
     literal: bool = False,
     using: str | None = None,
-) -> Retrial:
+) -> ActResult:
     """
     Put poisoned messages back: attempts 0, FAILED cleared; id, stages and history kept.
 
-    `queue` sends them elsewhere, `payload` (checked as in `send`) replaces theirs, `rate` spreads
-    them over time, so many per second. An id that is not there any more is `missing`: somebody
-    else has retried or removed it.
+    `queue` sends them to another queue, `payload` (checked as in `send`) replaces theirs, `rate`
+    spreads them over time, so many per second. A missing id was retried or removed before.
 
     A payload that contains "[redacted]" is refused (PayloadRejected): it was read from a page or an
     export, and would replace secrets by that text. `hidden_values.restore` puts them back;
     `literal` stores the payload as it is given. The audit entry keeps the payload before and after;
     with several ids each has an entry of its own, and the result names the last.
     """
-    wanted = several(ids)
-    terms = Terms(queue=queue, payload=payload, rate=rate, literal=literal)
-    total = Retrial([], [], {}, 0)
-    # An entry has room for one edit.
-    for some in [wanted] if terms.text is None else [[id] for id in wanted]:
-        opening = audit.Opening(
-            act=Act.RETRY,
-            by=by,
-            why=why,
-            selection=audit.of_ids(some),
-            detail=terms.as_dict(),
-            payload=terms.text,
-        )
-        verb = retrial(terms, by, before=len(total.retried))
-        with after_pieces(len(total.retried)):
-            found, entry = carry_out(opening, verb, some, using=using)
-        total = Retrial(
-            [*total.retried, *found.done],
-            [*total.missing, *found.missing],
-            {**total.refused, **found.refused},
-            entry or total.entry_id,
-        )
-    return total
+    wanted = as_ids(ids)
+    options = RetryOptions(queue=queue, payload=payload, rate=rate, literal=literal)
+    if options.payload is not None:
+        return _retry_edited(wanted, options, by=by, why=why, using=using)
+    selection, detail = audit.of_ids(wanted), options.as_dict()
+    new = audit.NewEntry(act=Act.RETRY, by=by, why=why, selection=selection, detail=detail)
+    return act_on_ids(new, partial(retry_piece, options=options, by=by), wanted, using=using)
 
 
-class Terms:
-    """How to retry: where to, with which payload, how fast. Checked when made."""
+class RetryOptions:
+    """The queue, payload and rate of a retry, checked when the options are made."""
 
     def __init__(
         self,
@@ -163,62 +160,79 @@ class Terms:
             raise ValueError(f"queue: {short_repr(queue)} is not the name of a queue")
         self.queue = queue
         self.rate = rate
-        self.text: str | None = None
+        #: JSON text, or None if every message keeps its payload.
+        self.payload: str | None = None
         if payload is not AS_IT_WAS:
-            self.text = accept(payload, limit=get_settings().payload_limit)
+            self.payload = accept(payload, limit=get_settings().payload_limit)
             if not literal:
                 refuse_markers(payload)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the audit trail keeps besides the payload."""
+        """Return what the audit entry keeps of the options; it keeps the payload elsewhere."""
         found: dict[str, Any] = {"queue": self.queue, "rate": self.rate}
-        found["edited"] = self.text is not None or None
+        found["edited"] = self.payload is not None or None
         return {key: value for key, value in found.items() if value is not None}
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Terms:
+    def from_dict(cls, given: Mapping[str, Any]) -> RetryOptions:
+        """Read the options back from an audit entry."""
         return cls(queue=given.get("queue"), rate=given.get("rate"))
 
     def delays(self, count: int, start: int) -> list[timedelta] | None:
+        """Return the delay of each of `count` messages behind the first `start` of the act."""
         if self.rate is None:
             return None
         return [timedelta(seconds=(start + n) / self.rate) for n in range(count)]
 
 
-def retrial(terms: Terms, by: str | None, *, before: int = 0) -> Verb:
-    """Return the verb that retries on these terms; so many were retried before."""
-
-    def verb(tx: Transaction, ids: list[int], start: int) -> Acted:
-        stored = _stored_payloads(tx, ids) if terms.text is not None else {}
-        verdicts, records = retries.retry_in(
-            tx,
-            ids,
-            queue=terms.queue,
-            payload=terms.text,
-            delays=terms.delays(len(ids), before + start),
-            by=audit.person(by),
-        )
-        for record in records:
-            record.stored_payload = stored.get(record.pk)  # type: ignore[attr-defined]
-        return verdicts, records
-
-    return verb
+def retry_piece(
+    tx: Transaction, ids: list[int], start: int, *, options: RetryOptions, by: str | None
+) -> ActResult:
+    """Retry one piece of poison records; `start` ids of the act went before it."""
+    return retries.retry_in(
+        tx,
+        ids,
+        queue=options.queue,
+        payload=options.payload,
+        delays=options.delays(len(ids), start),
+        by=audit.person(by),
+    )
 
 
-def _stored_payloads(tx: Transaction, ids: list[int]) -> dict[int, str | None]:
-    """Read payloads as the text that is stored; a damaged one that is no text is left out."""
-    rows = PoisonRecord.objects.using(tx.using).filter(pk__in=ids)
+def remove_piece(tx: Transaction, ids: list[int], start: int, *, by: str | None) -> ActResult:
+    """Remove one piece of poison records."""
+    return retries.remove_in(tx, ids, by=audit.person(by))
+
+
+def _retry_edited(
+    ids: list[int], options: RetryOptions, *, by: str | None, why: str, using: str | None
+) -> ActResult:
+    """Retry records with another payload, one by one: an audit entry has room for one edit."""
+    total, entry_id = ActResult(missing=[id for id in ids if not can_be_id(id)]), 0
+    verb = partial(retry_piece, options=options, by=by)
+    for id in filter(can_be_id, ids):
+        selection, detail = audit.of_ids([id]), options.as_dict()
+        new = audit.NewEntry(act=Act.RETRY, by=by, why=why, selection=selection, detail=detail)
+
+        def work(tx: Transaction) -> tuple[ActResult, AuditEntry | None]:
+            before = _stored_payload(tx, id)  # noqa: B023 - called before the loop goes on
+            start = len(total.done)
+            result, entry = act_in(tx, new, verb, [id], start=start, entry=None)  # noqa: B023
+            if entry is not None and result.done:
+                audit.keep_edit(tx, entry, before=before, after=options.payload or "")
+            return result, entry
+
+        with after_pieces(len(total.done)):
+            result, entry = in_transaction(work, using=alias_of(using))
+        total.add(result)
+        entry_id = entry.pk if entry else entry_id
+    return replace(total, entry_id=entry_id)
+
+
+def _stored_payload(tx: Transaction, id: int) -> str | None:
+    """Return the payload as the text that is stored, or None for a damaged one that is no text."""
+    rows = PoisonRecord.objects.using(tx.using).filter(pk=id)
     try:
-        return dict(rows.values_list("pk", Cast("payload", TextField())))
+        return rows.values_list(Cast("payload", TextField()), flat=True).first()
     except (DatabaseError, UnicodeError):
-        return {}
-
-
-def removal(by: str | None) -> Verb:
-    def verb(tx: Transaction, ids: list[int], start: int) -> Acted:
-        return retries.remove_in(tx, ids, by=audit.person(by))
-
-    return verb
-
-
-Acted = tuple[ActResult, list[PoisonRecord]]
+        return None

@@ -1,8 +1,9 @@
-"""What people do to queues: create, change, pause, resume, delete. Every change is audited."""
+"""Queues: find, create, change, pause, resume and delete them. Every change is audited."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +14,11 @@ from django.utils.translation import gettext
 from ..durations import as_text
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, Queue
+from ..models import Act, PoisonRecord, Queue
 from ..models.queue import with_destination
+from ..patterns import is_pattern, queue_selection
 from . import audit
-from .acting import alias_of
-from .queue_names import matching_queues
+from .acts import alias_of
 
 #: The fields of a policy, in the order people are shown them.
 POLICY = tuple(Queue.policy_fields())
@@ -27,7 +28,7 @@ def create_queue(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None, **policy: Any
 ) -> Queue:
     """
-    Create a queue. Raises ValidationError naming the field.
+    Create a queue. Raises ValidationError, naming the field.
 
     A `dead_queue` without `on_poison` means on_poison="dead_queue".
     """
@@ -50,10 +51,10 @@ def set_queue(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None, **policy: Any
 ) -> Queue:
     """
-    Change fields of a policy; they act on the next claim or failure.
+    Change fields of a policy; they take effect with the next claim or failure.
 
-    A `dead_queue` without `on_poison` means on_poison="dead_queue". The audit entry says from what
-    to what; none is written when nothing was different.
+    A `dead_queue` without `on_poison` means on_poison="dead_queue". The audit entry keeps the old
+    and the new values; a call that changes nothing writes none.
     """
     alias = alias_of(using)
     policy = with_destination(policy)
@@ -82,7 +83,7 @@ def delete_queue(
     """
     Delete a queue that is not in use; the audit entry keeps its policy.
 
-    Raises UnknownQueue, and ProtectedError while it has messages or is another's dead queue.
+    Raises UnknownQueue, and ProtectedError while it has messages or is the dead queue of another.
     """
     alias = alias_of(using)
 
@@ -91,7 +92,7 @@ def delete_queue(
     def work(tx: Transaction) -> None:
         queue = _get(name, alias)
         policy = {field: getattr(queue, field) for field in POLICY}
-        # Before the entry is written: a queue in use is refused, and leaves none.
+        # Before the entry is written: a queue in use is refused and leaves no entry.
         queue.delete(using=alias)
         _record(tx, Act.EDIT_QUEUE, queue, by, {"deleted": True, **policy}, why)
         deleted.append(queue)
@@ -99,7 +100,7 @@ def delete_queue(
     try:
         in_transaction(work, using=alias)
     except ProtectedError:
-        # A message was sent while the deletion was committed, and the queue was put back.
+        # A message was sent during the commit of the deletion, and the queue was put back.
         for queue in deleted:
             in_transaction(
                 lambda tx: _record(tx, Act.EDIT_QUEUE, queue, by, {"put_back": True}),  # noqa: B023
@@ -109,25 +110,61 @@ def delete_queue(
 
 
 def pause(name: str, *, by: str | None = None, why: str = "", using: str | None = None) -> Queue:
-    """Let nobody claim from a queue until it is resumed; what runs goes on."""
+    """Stop all claims from a queue until it is resumed; messages in flight are finished."""
     return _switch(name, Act.PAUSE, by, why, using)
 
 
 def resume(name: str, *, by: str | None = None, why: str = "", using: str | None = None) -> Queue:
+    """Allow claims from a paused queue again."""
     return _switch(name, Act.RESUME, by, why, using)
 
 
 def pause_matching(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None
 ) -> list[Queue]:
-    """Pause the queues that a pattern such as `tenant-a/*` matches now, all or none of them."""
+    """Pause all queues that a pattern such as `tenant-a/*` matches now, in one transaction."""
     return _switch_matching(name, Act.PAUSE, by, why, using)
 
 
 def resume_matching(
     name: str, *, by: str | None = None, why: str = "", using: str | None = None
 ) -> list[Queue]:
+    """Resume all queues that a pattern matches now, in one transaction."""
     return _switch_matching(name, Act.RESUME, by, why, using)
+
+
+def matching_queues(name: str, *, or_poison: bool = False, using: str | None = None) -> list[str]:
+    """
+    Return the names of the queues that a name or a pattern matches.
+
+    `or_poison`: also deleted queues that still have poison records. A pattern matches neither dead
+    queues nor deadletter's internal queue.
+    """
+    alias = alias_of(using)
+    rows = Queue.objects.using(alias)
+    if not is_pattern(name):
+        is_there = rows.filter(name=name).exists()
+        left = or_poison and PoisonRecord.objects.using(alias).filter(queue=name).exists()
+        return [name] if is_there or left else []
+    queues = dict(rows.named_and_dead())
+    if or_poison:
+        queues = dict.fromkeys(_with_poison(alias), False) | queues
+    return queue_selection((name,)).choose(queues.items())
+
+
+def require_queue(
+    name: str, *, or_pattern: bool = False, or_poison: bool = False, using: str | None = None
+) -> None:
+    """
+    Raise UnknownQueue unless there is a queue of that name.
+
+    `or_pattern`: a pattern that matches a queue is enough; `or_poison`: so is a deleted queue that
+    still has poison records.
+    """
+    is_refused = is_pattern(name) and not or_pattern
+    if is_refused or not matching_queues(name, or_poison=or_poison, using=using):
+        queues = Queue.objects.using(alias_of(using))
+        raise UnknownQueue(name, queues.values_list("name", flat=True))
 
 
 def _switch_matching(
@@ -193,8 +230,16 @@ def _record(
     why: str = "",
 ) -> None:
     detail = {key: _shown(value) for key, value in changes.items()}
-    entry = audit.record(
-        tx,
-        audit.Opening(act=act, by=by, why=why, selection={"queue": queue.name}, detail=detail),
-    )
+    selection = {"queue": queue.name}
+    new = audit.NewEntry(act=act, by=by, why=why, selection=selection, detail=detail)
+    entry = audit.record(tx, new)
     audit.count(tx, entry, done=1)
+
+
+def _with_poison(alias: str) -> Iterator[str]:
+    """Yield the queues with poison records: one index probe for each queue."""
+    names = PoisonRecord.objects.using(alias).order_by("queue").values_list("queue", flat=True)
+    found = names.first()
+    while found is not None:
+        yield found
+        found = names.filter(queue__gt=found).first()

@@ -1,4 +1,4 @@
-"""What must not be shown: values whose keys name a secret."""
+"""Redaction: values whose keys name a secret are replaced by "[redacted]"."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ HIDDEN = "[redacted]"
 
 def redact(value: Any) -> Any:
     """
-    Return the value with secrets replaced, for pages, exports and logs; the row keeps them.
+    Return the value with secrets replaced, for pages, exports and logs; the row is not changed.
 
-    DEADLETTER["REDACT"] is a list of words (a key that contains one is hidden) or a callable that
-    gets the value and returns what may be shown. A text that is JSON is hidden as a whole when such
-    a key is in it. What cannot be decoded has no keys: it is hidden when such a word is in it.
+    DEADLETTER["REDACT"] is a list of words (the values of keys that contain one are hidden) or a
+    callable that gets the value and returns what may be shown. A text that is JSON is hidden as a
+    whole if it has such a key. A payload that cannot be decoded has no keys: it is hidden if it
+    contains such a word.
     """
     rule = get_settings().redact
     text = value.text if isinstance(value, Damaged) else None
     if callable(rule):
-        return _asked(rule, value if text is None else text)
+        return _apply_rule(rule, value if text is None else text)
     words = tuple(word.lower() for word in rule)
     if text is not None:
         return HIDDEN if any(word in text.lower() for word in words) else text
@@ -32,7 +33,7 @@ def redact(value: Any) -> Any:
 
 
 def redact_history(history: Any) -> list[dict[str, Any]]:
-    """Return the attempts of a message; payloads that an edit replaced are redacted."""
+    """Return the history of a message; payloads that an edit replaced are redacted."""
     if not isinstance(history, list):  # a damaged row
         return []
     entries = [dict(entry) for entry in history if isinstance(entry, dict)]
@@ -49,10 +50,10 @@ def _decoded(text: Any) -> Any:
         return Damaged(str(text), str(error))
 
 
-def _asked(rule: Callable[[Any], Any], value: Any) -> Any:
+def _apply_rule(rule: Callable[[Any], Any], value: Any) -> Any:
     try:
         return rule(value)
-    except Exception as error:  # noqa: BLE001 - the page of a record must open, and leak nothing
+    except Exception as error:  # noqa: BLE001 - a page must open, and leak nothing
         return f"[redacted: the rule raised {type(error).__name__}]"
 
 
@@ -74,10 +75,10 @@ def _hidden(value: Any, words: tuple[str, ...], depth: int) -> Any:
 
 
 def _is_json_with_secrets(text: str, words: tuple[str, ...], depth: int) -> bool:
-    """Say whether a text is JSON with a key to hide: a stored body of a request, for one."""
+    """Return whether a text is JSON with a key to hide, such as a stored request body."""
     if text.lstrip()[:1] not in ("{", "[", '"') or len(text) < 2:
         return False
-    # Decoding is only worth it if a word is there; it may be written with escapes.
+    # Decode only if a word is there; it may be written with escapes.
     lower = text.lower()
     if "\\u" not in lower and not any(word in lower for word in words):
         return False

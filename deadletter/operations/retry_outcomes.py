@@ -1,10 +1,10 @@
 """
-What became of retried messages, as of now.
+Outcomes of retried messages, as of now.
 
-The sweep adds outcomes up into the entries, a batch at a time, and finds what has been completed;
-between two sweeps an entry knows less than its messages do. So whoever shows an entry adds what is
-known beyond it: rows that are still open, with the outcome of a death, or without one and with no
-message in any queue, which is what the sweep calls completed. Reads only, LOOK rows at most.
+The sweep adds outcomes to the audit entries, a batch at a time, and finds completed messages.
+Between two sweeps an entry lags behind its messages. Pages therefore add the open rows to the
+numbers of an entry: rows with the outcome of a death, and rows without an outcome whose message is
+in no queue, which the sweep will count as completed. Only reads, at most LOOK rows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from django.db.models import Exists, OuterRef
 from ..models import Act, AuditedMessage, AuditEntry, Message, primary_alias
 from ..sql.planner import by_index
 
-#: Open rows of all entries that are looked at, oldest first.
+#: Open rows read over all entries, oldest first.
 LOOK = 10_000
-#: When there are more, entries of at most so many messages are looked at one by one.
+#: If there are more, the rows of entries with at most so many messages are read entry by entry.
 SMALL = 1_000
-#: Rows asked about in one statement: SQLite takes no more parameters on some machines.
+#: Rows in one query: some builds of SQLite take no more parameters.
 _CHUNK = 900
 
-#: How often everything is read when a sweep interferes.
+#: How often everything is read if a sweep interferes.
 _TRIES = 3
 _NUMBERS = ("done", "succeeded", "died_same", "died_other")
 
@@ -36,7 +36,7 @@ _Outcome = AuditedMessage.Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """What became of the messages of a retry."""
+    """How many messages of a retry ended in which way."""
 
     succeeded: int = 0
     died_same: int = 0
@@ -50,8 +50,8 @@ def attach_outcomes(entries: Iterable[AuditEntry], *, using: str | None = None) 
     """
     Give each entry its `outcomes`.
 
-    A sweep that commits between the read of the entries and that of the rows moves numbers from
-    one to the other: the entries are read again, and when they changed, so is everything.
+    A sweep that commits between the read of the entries and the read of the rows moves numbers from
+    the rows to the entries. So the entries are read again, and if they changed, everything is.
     """
     alias = primary_alias(using)
     found = list(entries)
@@ -65,14 +65,14 @@ def attach_outcomes(entries: Iterable[AuditEntry], *, using: str | None = None) 
 
 
 def outcomes_of(entry: AuditEntry) -> Outcomes:
-    """Return what became of the messages of one entry."""
+    """Return the outcomes of the messages of one entry."""
     if not hasattr(entry, "outcomes"):
         attach_outcomes([entry], using=entry._state.db)
     return entry.outcomes  # type: ignore[attr-defined, no-any-return]
 
 
 def _changed(entries: Sequence[AuditEntry], using: str) -> bool:
-    """Bring the numbers of these entries up to date; return whether any of them was not."""
+    """Refresh the numbers of these entries; return whether any of them changed."""
     rows = AuditEntry.objects.using(using).filter(pk__in=[entry.pk for entry in entries])
     current = {row["pk"]: row for row in rows.values("pk", *_NUMBERS)} if entries else {}
     changed = False
@@ -85,7 +85,7 @@ def _changed(entries: Sequence[AuditEntry], using: str) -> bool:
 
 
 class _Look:
-    """Open rows at one moment; what entries share is read once, when asked."""
+    """Open rows at one moment; rows of all entries are read once, when first needed."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -102,7 +102,7 @@ class _Look:
         if entry.done <= SMALL:
             rows = list(self._open_rows().filter(entry=entry)[: SMALL + 1])
             return _add(known, _by_entry(self._using, rows)[entry.pk], entry.open)
-        # Some of its open rows may be behind the look: the rest of the entry counts as open.
+        # Some of its open rows may be beyond LOOK: the rest of the entry counts as open.
         counts = found[entry.pk]
         seen = sum(counts.values()) - counts[None]
         return _add(known, Counter({**counts, None: entry.open - seen}), entry.open)
@@ -119,7 +119,7 @@ class _Look:
 
 
 def settle_rows(rows: Sequence[AuditedMessage], *, using: str | None = None) -> None:
-    """Give rows that are still open the outcome the sweep would give them; nothing is stored."""
+    """Give open rows the outcome that the sweep would give them; nothing is stored."""
     alias = primary_alias(using)
     completed = _completed(alias, [row.pk for row in rows if row.is_open and not row.outcome])
     for row in rows:
@@ -129,8 +129,10 @@ def settle_rows(rows: Sequence[AuditedMessage], *, using: str | None = None) -> 
 
 def _add(known: Outcomes, counts: Counter[int | None], unknown: int) -> Outcomes:
     """
-    Add what open rows say. What an entry has not added up and no open row stands for was removed:
-    only removals are closed without being added up.
+    Add the outcomes of open rows to the numbers of an entry.
+
+    Messages that are neither in these numbers nor open were removed: only removals are closed
+    without being added to the entry.
     """
     still = counts[None]
     return Outcomes(
@@ -145,7 +147,7 @@ def _add(known: Outcomes, counts: Counter[int | None], unknown: int) -> Outcomes
 def _by_entry(
     using: str, rows: Sequence[tuple[int, int, int | None]]
 ) -> defaultdict[int, Counter[int | None]]:
-    """Count rows by entry and outcome; None are those that wait or run."""
+    """Count rows by entry and outcome; None are messages that wait or run."""
     completed = _completed(using, [pk for pk, _entry, outcome in rows if outcome is None])
     found: defaultdict[int, Counter[int | None]] = defaultdict(Counter)
     for pk, entry, outcome in rows:
@@ -157,7 +159,7 @@ def _completed(using: str, pks: Sequence[int]) -> set[int]:
     """
     Return the rows whose message is in no queue and did not die.
 
-    Whether it died is asked again in the same statement: it may have since the rows were read.
+    The statement checks the outcome again: a message may have died since the rows were read.
     """
     rows = AuditedMessage.objects.using(using).filter(is_open=True, outcome=None)
     there = Message.objects.using(using).filter(pk=OuterRef("message_id"))

@@ -1,4 +1,4 @@
-"""How much happened, and when? Sums of the counters, step by step; never a look at the messages."""
+"""Time series and rates, from the counters; messages are never read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .. import clock
 from ..models import Count, Span, primary_alias
 from ..status import FailureReason
 
-#: What is added up. Each costs time: a busy week is hundreds of thousands of rows.
+#: The counters that are added up. Each costs time: a busy week has hundreds of thousands of rows.
 SUMS = ("sent", "completed", "failed", "poisoned")
-#: Rates are taken over the minute under way and as many before it.
+#: Rates are taken over the current minute and so many minutes before it.
 RATE_MINUTES = 5
 
 _MINUTE = timedelta(minutes=1)
@@ -24,20 +24,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The time up to now, in equal steps; the last step is the one under way."""
+    """The time up to now, in equal steps; the last step is the current one."""
 
     name: str
     step: timedelta
     steps: int
 
     def starts(self, now: datetime) -> list[datetime]:
-        """Return where each step begins, the oldest first; steps begin at whole multiples."""
+        """Return the start of each step, oldest first; steps start at multiples of their length."""
         last = now - (now - _EPOCH) % self.step
         return [last - self.step * (self.steps - 1 - n) for n in range(self.steps)]
 
 
 HOUR = Window(name="hour", step=_MINUTE, steps=60)
-# Whole hours: what is older than the minutes kept is known by the hour.
+# Whole hours: counters older than the minutes that are kept exist per hour only.
 DAY = Window(name="day", step=timedelta(hours=1), steps=24)
 WEEK = Window(name="week", step=timedelta(hours=4), steps=42)
 WINDOWS: Mapping[str, Window] = {window.name: window for window in (HOUR, DAY, WEEK)}
@@ -45,7 +45,7 @@ WINDOWS: Mapping[str, Window] = {window.name: window for window in (HOUR, DAY, W
 
 @dataclass
 class Point:
-    """What happened in one step."""
+    """The sums of one step."""
 
     at: datetime
     until: datetime
@@ -69,7 +69,7 @@ class Series:
         return sum(self.values(name))
 
     def reasons(self) -> dict[FailureReason, int]:
-        """Failed attempts by reason, the most frequent first."""
+        """Return failed attempts by reason, the most frequent first."""
         found: dict[FailureReason, int] = {}
         for point in self.points:
             for reason, n in point.reasons.items():
@@ -79,7 +79,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Rates:
-    """Per minute."""
+    """Messages per minute."""
 
     sent: float = 0.0
     completed: float = 0.0
@@ -96,8 +96,8 @@ def read_series(
     """
     Add up the counters of a window, for one queue or for all.
 
-    Every span of time is kept at exactly one level, so all levels are summed. A row longer than a
-    step belongs to the step in which it begins.
+    Every time is kept in exactly one span (minute, hour, …), so all spans are summed. A row longer
+    than a step belongs to the step in which it begins.
     """
     alias = primary_alias(using)
     now = now or clock.now(alias)
@@ -116,7 +116,7 @@ def read_series(
 
 
 def read_rates(*, now: datetime | None = None, using: str | None = None) -> dict[str, Rates]:
-    """Say per queue how much happens in a minute, from the last few; silent queues are left out."""
+    """Return the rates of each queue over the last minutes; queues without any are left out."""
     alias = primary_alias(using)
     now = now or clock.now(alias)
     start = rates_since(now)
@@ -130,12 +130,12 @@ def read_rates(*, now: datetime | None = None, using: str | None = None) -> dict
 
 
 def rates_since(now: datetime) -> datetime:
-    """Where the time begins over which rates are taken."""
+    """Return the start of the time over which rates are taken."""
     return now - (now - _EPOCH) % _MINUTE - _MINUTE * RATE_MINUTES
 
 
 def _since(start: datetime, alias: str) -> Any:
-    # Naming the levels lets the index, which begins with them, lead to the time.
+    # Naming the spans lets the index, which begins with the span, find the time.
     return Count.objects.using(alias).filter(span__in=Span.values, at__gte=start).order_by()
 
 

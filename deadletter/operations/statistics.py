@@ -1,4 +1,4 @@
-"""How much is there, in which state?"""
+"""Statistics: exact counts of messages by state, queue, kind and reason."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, F, Max, Min, Q
+from django.db.models import Count, Max, Min, Q
 
 from .. import clock
 from ..models import Breaker, Instance, Message, PoisonRecord, Queue, primary_alias
 from ..status import FailureReason, Status
-from .queue_names import matching_queues
-
-_FAILED_BIT = F("status").bitand(int(Status.FAILED))
+from .depths import FAILED_BIT, exact_counts
+from .queues import matching_queues
 
 
 @dataclass
@@ -29,8 +28,8 @@ class QueueStats:
 
 
 @dataclass
-class Backlog:
-    """Messages that wait for a time: how many, and between when and when they come due."""
+class BacklogStats:
+    """Messages that wait for a time: how many, and when the first and the last become due."""
 
     count: int = 0
     first: datetime | None = None
@@ -46,12 +45,12 @@ class Stats:
     kinds: dict[str, dict[str, int]] = field(default_factory=dict)
     retries: dict[int, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
-    #: Scheduled and failed.
-    backlog: Backlog = field(default_factory=Backlog)
+    #: Scheduled and failed messages.
+    backlog: BacklogStats = field(default_factory=BacklogStats)
     candidates: int = 0
     #: Instances by status.
     instances: dict[str, int] = field(default_factory=dict)
-    #: Of those that run: how many wait for what was lost.
+    #: Running instances that wait for a lost message.
     stuck: int = 0
     #: Message names held back by a circuit breaker, and until when.
     breakers: dict[str, datetime] = field(default_factory=dict)
@@ -62,14 +61,14 @@ class Stats:
 
 def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
     """
-    Count what is where. Exact, so it reads every row: the dashboard has cheaper ways.
+    Count messages and poison exactly. Every row is read: `depths` is cheaper.
 
-    `queue`: only of this queue, or of those that a pattern matches; instances and breakers are
-    of no queue, and are counted all the same.
+    `queue`: only this queue, or the queues that a pattern matches. Instances and breakers belong to
+    no queue and are always counted.
     """
     alias = primary_alias(using)
     now = clock.now(alias)
-    messages: Any = Message.objects.using(alias).alias(bit=_FAILED_BIT)
+    messages: Any = Message.objects.using(alias).alias(bit=FAILED_BIT)
     poison: Any = PoisonRecord.objects.using(alias)
     names = dict(Queue.objects.using(alias).values_list("pk", "name"))
     candidates = _candidates(alias, 10)
@@ -79,9 +78,9 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
         messages, candidates = messages.filter(queue__in=names), candidates.filter(queue__in=names)
         poison = poison.filter(queue__in=matched)
     found = Stats(queues={name: QueueStats() for name in sorted(names.values())})
-    for row in messages.order_by().values("queue_id").annotate(**_states(now)):
+    for row in messages.order_by().values("queue_id").annotate(**_counts(now)):
         queue_id = row.pop("queue_id")
-        # A row that somebody deleted by hand took the name along; its messages still count.
+        # A queue that was deleted with SQL has no name any more; its messages still count.
         name = names.get(queue_id, f"#{queue_id}")
         found.queues[name] = QueueStats(**row)
     for row in poison.order_by().values("queue").annotate(dead=Count("pk")):
@@ -95,7 +94,7 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
         found.reasons[FailureReason.read(row["failure_reason"]).name] = row["n"]
     waiting = messages.order_by().filter(available_at__gt=now, lease_token=None)
     ends = (Count("pk"), Min("available_at"), Max("available_at"))
-    found.backlog = Backlog(*waiting.aggregate(*ends).values())
+    found.backlog = BacklogStats(*waiting.aggregate(*ends).values())
     found.candidates = candidates.count()
     by_status = Instance.objects.using(alias).order_by("status").values("status")
     found.instances = {row["status"]: row["n"] for row in by_status.annotate(n=Count("pk"))}
@@ -107,31 +106,23 @@ def stats(*, queue: str | None = None, using: str | None = None) -> Stats:
 def poison_candidates(
     attempts: int = 10, *, limit: int | None = None, using: str | None = None
 ) -> list[Message]:
-    """List failed messages that were tried this often and wait for another try, worst first."""
+    """List failed messages with so many attempts that wait for a retry, most attempts first."""
     alias = primary_alias(using)
     rows = _candidates(alias, attempts).without_bodies().with_error_start().select_related("queue")
     return list(rows.order_by("-attempts", "created_at", "pk")[:limit])
 
 
 def _candidates(alias: str, attempts: int) -> Any:
-    failed = Message.objects.using(alias).alias(bit=_FAILED_BIT)
-    # The second is implied by the bit, and unlike it known to an index.
+    failed = Message.objects.using(alias).alias(bit=FAILED_BIT)
+    # The second condition is implied by the bit; unlike the bit, it has an index.
     failed = failed.filter(bit__gt=0, status__gte=int(Status.FAILED))
     return failed.filter(attempts__gte=attempts, available_at__isnull=False)
 
 
-def _states(now: datetime) -> dict[str, Any]:
-    bit = Q(bit__gt=0)
-    waiting = Q(available_at__gt=now, lease_token=None)
-    return {
-        "pending": Count("pk", filter=Q(available_at__lte=now)),
-        "scheduled": Count("pk", filter=waiting & ~bit),
-        "failed": Count("pk", filter=waiting & bit),
-        "active": Count("pk", filter=Q(available_at__gt=now, lease_token__isnull=False)),
-        "blocked": Count("pk", filter=Q(available_at=None)),
-        "oldest": Min("created_at"),
-        "next_retry": Min("available_at", filter=waiting & bit),
-    }
+def _counts(now: datetime) -> dict[str, Any]:
+    failed = Q(available_at__gt=now, lease_token=None, bit__gt=0)
+    times = {"oldest": Min("created_at"), "next_retry": Min("available_at", filter=failed)}
+    return exact_counts(now) | times
 
 
 def _sum(queues: list[QueueStats]) -> QueueStats:

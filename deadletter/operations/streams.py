@@ -1,4 +1,4 @@
-"""Which streams stand still, what holds them, and what are the ways out?"""
+"""Streams with messages that cannot run, and what holds them."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from django.db.models.functions import Coalesce
 from .. import clock, sql
 from ..models import Message, PoisonRecord, Queue, State
 from ..sql.planner import by_index
-from .acting import alias_of
+from .acts import alias_of
 
-#: Waiting messages are counted up to here.
+#: The limit up to which waiting messages are counted.
 COUNTED = 1_000
-#: Streams looked at before the longest blocked are chosen.
+#: Streams that are compared to find those blocked the longest.
 REACH = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldStream:
-    """A stream with messages that cannot run, and why."""
+    """A stream with messages that cannot run, and the reason."""
 
     queue: str
     stream: str
-    #: "halted" by a poison record, "waiting" for a retry or a time, "active" in a worker, or
-    #: "due": a worker will come to it.
+    #: "halted" by a poison record, "waiting" for a retry or a time, "active" in a worker, or "due":
+    #: a worker will claim its head.
     why: str
-    #: The poison record that halts it.
+    #: The poison record that halts the stream.
     poison_id: int | None
-    #: The message that holds it.
+    #: The message that holds the stream: its head, or the message of the poison record.
     message_id: int | None
     message_name: str
     until: datetime | None
-    #: Parked messages; stops at COUNTED + 1.
+    #: Parked messages, at most COUNTED + 1.
     waiting: int
-    #: When the first of them was sent, and its id.
+    #: When the first parked message was sent, and its id.
     since: datetime | None
     next_id: int | None
-    #: Whether what holds it failed and waits for its retry.
+    #: True if the head failed and waits for its retry.
     failed: bool
 
 
 def list_streams(*, limit: int = 50, using: str | None = None) -> list[HeldStream]:
-    """List halted streams, then those blocked the longest."""
+    """List halted streams, then the streams that are blocked the longest."""
     alias = alias_of(using)
     with by_index(alias):
         halted = _halted(alias, limit)
         if len(halted) >= limit:
-            return halted  # each stream costs several probes: none for what would not be listed
+            return halted  # each stream costs several probes; skip streams that would be cut off
         known = {(stream.queue, stream.stream) for stream in halted}
         blocked = [s for s in _blocked(alias, limit) if (s.queue, s.stream) not in known]
         return [*halted, *blocked][:limit]
 
 
 def get_stream(queue: str, stream: str, *, using: str | None = None) -> HeldStream | None:
-    """Say what holds one stream, or None when nothing does."""
+    """Return what holds one stream, or None if nothing does."""
     alias = alias_of(using)
     row = Queue.objects.using(alias).filter(name=queue).first()
     if row is None:
@@ -88,7 +88,7 @@ def _blocked(alias: str, limit: int) -> list[HeldStream]:
 
 
 def _held(queue: Queue, stream: str, alias: str, now: datetime) -> HeldStream | None:
-    # Between itself and itself, and in the order of the indexes of streams: see sql/__init__.py.
+    # A range with equal ends, in the order of the stream indexes: the reason is in the SQL files.
     messages = (
         Message.objects.using(alias)
         .without_bodies()

@@ -19,7 +19,8 @@ from django.utils import timezone
 from deadletter import LockNotAvailable, operations, send
 from deadletter.lifecycle import transaction as own
 from deadletter.models import BulkJob, Instance, Message, PoisonRecord, Queue
-from deadletter.operations import acting, bulk
+from deadletter.operations import acts as pieces
+from deadletter.operations import bulk
 from tests.patience import PATIENCE
 
 pytestmark = [
@@ -177,12 +178,8 @@ def test_the_command_line_says_who_holds_it(transactional_db):
 
 @pytest.mark.parametrize("how", ["ids", "filter", "waiting"])
 def test_an_act_in_pieces_says_what_was_done_before_the_lock(monkeypatch, how):
-    for module in (acting, bulk):
-        monkeypatch.setattr(module, "PIECE", 2)
+    monkeypatch.setattr(pieces, "PIECE", 2)
     if how == "waiting":
-        from deadletter.operations import hurrying
-
-        monkeypatch.setattr(hurrying, "PIECE", 2)
         sent = [send("mail").pk for _ in range(5)]
         Message.objects.update(available_at="2100-01-01T00:00:00Z", status=32769)
         locked = lambda: Message.objects.select_for_update().get(pk=sent[3])  # noqa: E731

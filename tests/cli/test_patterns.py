@@ -74,14 +74,14 @@ def test_retrying_by_pattern_shows_what_it_matched(cli, tenants):
 
 
 def test_failed_messages_are_retried_by_pattern(cli, tenants):
-    hurried = failed(queue="tenant-a/mail")
+    retried = failed(queue="tenant-a/mail")
     waiting = failed(queue="tenant-b/mail")
 
     result = cli("retry", "--failed", "--queue", "tenant-a/*", "--yes")
 
     assert "tenant-a/* matches 2" in result.err
     assert (result.code, result.lines[0]) == (0, "retried 1 of 1")
-    assert Message.objects.get(pk=hurried.pk).attempts == 0
+    assert Message.objects.get(pk=retried.pk).attempts == 0
     assert Message.objects.get(pk=waiting.pk).attempts == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from deadletter import FailureReason, operations, send
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
-from deadletter.operations import hurrying
+from deadletter.operations import acts
 from tests.operations.records import dead, entries, failed, many_dead
 
 
@@ -193,7 +193,7 @@ def test_a_payload_may_be_given_as_text_or_file(cli, clock, tmp_path):
         ("[" * 70 + "]" * 70, "nested deeper than 64"),
     ],
 )
-def test_a_bad_payload_is_refused_at_the_door(cli, clock, counts, payload, problem):
+def test_a_bad_payload_is_refused_before_anything_is_touched(cli, clock, counts, payload, problem):
     record = dead()
 
     result = cli("retry", record.pk, "--payload", payload, "--yes")
@@ -239,7 +239,7 @@ def test_without_a_terminal_nothing_is_done_unasked(cli, clock, counts):
     result = cli("retry", dead().pk)
 
     assert (result.code, counts()) == (2, {"dead": 1})
-    assert "Retry 1 poison record? Nobody is there to answer: add --yes" in result.err
+    assert "Retry 1 poison record? There is no terminal: add --yes" in result.err
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 2), ("", 1, 2)])
@@ -342,7 +342,7 @@ def test_failed_takes_filters_only(cli, clock, arguments):
 
 
 def test_failed_messages_are_retried_in_pieces(clock, monkeypatch, counts):
-    monkeypatch.setattr(hurrying, "PIECE", 2)
+    monkeypatch.setattr(acts, "PIECE", 2)
     for _ in range(5):
         failed()
     heard: list[int] = []
@@ -458,7 +458,7 @@ def test_the_dead_cannot_keep_their_count(cli, clock, counts):
 
 
 @pytest.fixture
-def buried(clock, policy) -> list[Message]:
+def moved(clock, policy) -> list[Message]:
     """Three messages of "default" in its dead queue."""
     policy(on_poison="dead_queue", dead_queue=policy("dead"))
     for name in ("mail", "mail", "bill"):
@@ -468,8 +468,8 @@ def buried(clock, policy) -> list[Message]:
     return list(Message.objects.order_by("id"))
 
 
-def test_messages_of_a_dead_queue_are_retried_by_either_id(cli, buried):
-    first, second, _third = buried
+def test_messages_of_a_dead_queue_are_retried_by_either_id(cli, moved):
+    first, second, _third = moved
 
     result = cli("retry", "--message", first.source_id, second.pk, "--yes", "--by", "ann")
 
@@ -479,7 +479,7 @@ def test_messages_of_a_dead_queue_are_retried_by_either_id(cli, buried):
     assert entries() == [("retry", "ann", "", 2, 0, 0)]
 
 
-def test_a_dead_queue_is_retried_as_a_whole_or_by_name(cli, policy, buried):
+def test_a_dead_queue_is_retried_as_a_whole_or_by_name(cli, policy, moved):
     policy("other")
 
     dry = cli("retry", "--dead-queue", "dead", "--dry-run")
@@ -510,8 +510,8 @@ def test_a_selection_that_a_dead_queue_has_not_is_a_usage_error(cli, clock, give
     assert text in result.err
 
 
-def test_a_payload_is_repaired_on_its_way_out_of_a_dead_queue(cli, buried):
-    first = buried[0]
+def test_a_payload_is_repaired_on_its_way_out_of_a_dead_queue(cli, moved):
+    first = moved[0]
     payload = json.dumps({"password": "[redacted]", "to": 2})
 
     result = cli("retry", "--message", first.source_id, "--payload", payload, "--yes")

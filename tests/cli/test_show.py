@@ -215,7 +215,7 @@ def test_stats_as_table_and_json(cli, clock, policy):
     assert found["kinds"] == {"message": {"waiting": 1, "dead": 1}}
 
 
-def bury(policy, *, again: bool = False) -> tuple[int, Message]:
+def move_to_dead_queue(policy, *, again: bool = False) -> tuple[int, Message]:
     """Let a message die into a dead queue, and there once more; return its first id and itself."""
     policy(on_poison="dead_queue", dead_queue=policy("dead"))
     message = send("mail", {"to": 1}, key="k")
@@ -228,7 +228,7 @@ def bury(policy, *, again: bool = False) -> tuple[int, Message]:
 
 
 def test_a_message_that_was_moved_is_shown_by_the_id_it_had(cli, clock, policy):
-    id, moved = bury(policy)
+    id, moved = move_to_dead_queue(policy)
 
     result = cli("show", "--message", id)
 
@@ -248,7 +248,7 @@ def test_a_message_that_was_moved_is_shown_by_the_id_it_had(cli, clock, policy):
 
 
 def test_a_message_that_died_again_in_its_dead_queue_is_shown_by_the_id_it_had(cli, clock, policy):
-    id, _moved = bury(policy, again=True)
+    id, _moved = move_to_dead_queue(policy, again=True)
     record = PoisonRecord.objects.get()
 
     result = cli("show", "--message", id)

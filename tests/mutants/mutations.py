@@ -1537,7 +1537,7 @@ def _numbers() -> Iterator[Mutation]:
             f"{agree}::test_each_state_is_counted_up_to_its_own_limit",
         ),
         "call a number of which none was found zero and more": (
-            python("admin/counts.py", "if self.more and not self.n:", "if False:"),
+            python("operations/depths.py", "if self.more and not self.n:", "if False:"),
             agree,
         ),
         "leave what was completed to the sweep": (

@@ -10,15 +10,14 @@ from django.test.utils import CaptureQueriesContext
 
 from deadletter import UnknownQueue, operations, send
 from deadletter.models import AuditedMessage, AuditEntry, Message, PoisonRecord
-from deadletter.operations import PoisonFilter, acting, bulk
+from deadletter.operations import PoisonFilter, acts
 
 from .records import dead, entries, many_dead, pks
 
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(acting, "PIECE", 10)
-    monkeypatch.setattr(bulk, "PIECE", 10)
+    monkeypatch.setattr(acts, "PIECE", 10)
 
 
 def test_everything_that_matches_is_retried_in_pieces(clock, counts, small_pieces):

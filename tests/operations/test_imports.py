@@ -26,7 +26,7 @@ def row(source_id: int = 7, **fields: Any) -> dict[str, Any]:
     return {"message_id": source_id, "name": "mail", "payload": {"to": "ann"}, **fields}
 
 
-def buried(message: Message) -> PoisonRecord:
+def poison_of(message: Message) -> PoisonRecord:
     batch = claim([message.queue.name])
     assert batch.ids == [message.pk]
     fail(batch.token, [Failure(message.pk, permanent=True, error="boom")])
@@ -282,14 +282,14 @@ def test_origin_and_id_survive_death_and_retry(clock, policy):
     import_messages([row(7)], origin="x", queue="default")
     message = Message.objects.get()
 
-    record = buried(message)
+    record = poison_of(message)
     assert (record.origin, record.source_id) == ("x", 7)
 
     operations.retry_poison([record.pk])
     message = Message.objects.get()
     assert (message.origin, message.source_id) == ("x", 7)
 
-    record = buried(message)
+    record = poison_of(message)
     operations.retry_poison([record.pk], queue="other")
     message = Message.objects.get()
     assert (message.queue.name, message.origin, message.source_id) == ("other", "x", 7)
@@ -319,7 +319,7 @@ def test_what_moved_to_a_dead_queue_still_forgets_where_it_was_when_it_goes_else
     fail(batch.token, [Failure(message.pk, permanent=True)])
     moved = Message.objects.get()
     assert (moved.source_id, moved.origin) == (message.pk, None)
-    record = buried(moved)
+    record = poison_of(moved)
 
     operations.retry_poison([record.pk], queue="other")
 
@@ -361,14 +361,14 @@ def test_a_message_that_lies_in_a_dead_queue_is_not_imported_again(clock, policy
 def test_a_message_that_died_while_it_was_in_the_way_is_not_imported_again(clock, monkeypatch):
     """The record is looked for after storing: earlier, a dying message may not have one yet."""
     found = import_messages([row(7)], origin="x", queue="default")
-    real = lifecycle.imports._buried
+    real = lifecycle.imports._find_dead
     looked: list[bool] = []
 
     def look(tx, ids, **where):
         looked.append(Message.objects.filter(source_id=8).exists())
         return real(tx, ids, **where)
 
-    monkeypatch.setattr(lifecycle.imports, "_buried", look)
+    monkeypatch.setattr(lifecycle.imports, "_find_dead", look)
     operations.poison(list(found.ids.values()), why="a test")
 
     again = import_messages([row(7), row(8)], origin="x", queue="default")

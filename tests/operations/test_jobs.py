@@ -6,7 +6,7 @@ import pytest
 
 from deadletter import UnknownQueue, operations, testing
 from deadletter.models import Act, AuditEntry, BulkJob, Message, PoisonRecord, Queue
-from deadletter.operations import PoisonFilter, acting, bulk
+from deadletter.operations import PoisonFilter, acts, bulk
 
 from .records import dead, many_dead
 
@@ -15,8 +15,7 @@ OWN = ["deadletter"]
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(acting, "PIECE", 10)
-    monkeypatch.setattr(bulk, "PIECE", 10)
+    monkeypatch.setattr(acts, "PIECE", 10)
 
 
 def start(act: Act = Act.RETRY, **options) -> BulkJob:
@@ -119,7 +118,7 @@ def test_a_cancelled_job_is_over(clock, counts):
 def test_a_piece_that_breaks_is_undone_and_done_again(clock, counts, monkeypatch):
     many_dead(25)
     job = start()
-    real, calls = bulk._ask_for_more, []
+    real, calls = bulk._send_next, []
 
     def breaks_once(*args):
         calls.append(1)
@@ -127,7 +126,7 @@ def test_a_piece_that_breaks_is_undone_and_done_again(clock, counts, monkeypatch
             raise RuntimeError("the machine trips")
         real(*args)
 
-    monkeypatch.setattr(bulk, "_ask_for_more", breaks_once)
+    monkeypatch.setattr(bulk, "_send_next", breaks_once)
     tally = testing.drain(OWN)
     assert (tally.failed, PoisonRecord.objects.count()) == (1, 15)
     clock.advance(120)

@@ -132,7 +132,7 @@ def test_a_repaired_payload_may_be_nothing(clock):
     assert Message.objects.get().payload is None
 
 
-def test_a_bad_repair_is_refused_at_the_door(clock, counts):
+def test_a_bad_repair_is_refused_before_anything_is_touched(clock, counts):
     record = poison(send("mail"))
 
     with pytest.raises(PayloadRejected, match="NUL"):

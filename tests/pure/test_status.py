@@ -54,3 +54,8 @@ def test_a_reason_from_the_future_reads_as_unknown(number: int | None):
 
     known = {item.value for item in FailureReason}
     assert reason == (number if number in known else FailureReason.UNKNOWN)
+
+
+def test_a_stored_number_is_read_as_names_and_bits_of_the_application():
+    assert Status.names(0) == []
+    assert Status.names(1 | 2 | 8 | 1 << 15) == ["STORED", "EVENT_STORED", "8", "FAILED"]

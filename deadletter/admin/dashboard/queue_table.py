@@ -6,25 +6,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Case, Exists, OuterRef, When
+from django.db.models import Exists, OuterRef
 from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext
 
 from ...conf import get_settings
 from ...lifecycle import Level
-from ...lifecycle.levels import oldest_due, priorities, read_levels
-from ...models import Message, PoisonRecord, Queue, State
-from ...operations.bounded import CountUpTo
-from ...operations.depths import FailedLook
+from ...lifecycle.levels import oldest_due, read_levels
+from ...models import Queue, State
+from ...operations.depths import annotate_counts, attach_annotated
 from ...operations.series import Rates, rates_since, read_rates
-from ...status import Status
-from ..counts import IN_A_LIST, Capped, waiting_counts
+from ..counts import IN_A_LIST, Capped
 from .links import Links
 
 #: Queues listed, in the order of their names; a link leads to the others.
 SHOWN = 20
-#: What a waiting message does, inside the statement.
-_SCHEDULED, _ACTIVE, _FAILED = range(3)
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,7 @@ def read_queue_table(links: Links, now: datetime, using: str) -> QueueTable | No
         return None
     levels = read_levels(using) if links.messages else []
     rows = list(_queues(links, levels, now, using)[: SHOWN + 1])
-    if links.messages:
-        _look_further(rows[:SHOWN], levels, now, using)
+    attach_annotated(rows[:SHOWN], levels, now=now, limit=IN_A_LIST, using=using)
     oldest = oldest_due(levels, now=now)
     more = Queue.objects.using(using).count() - SHOWN if len(rows) > SHOWN else 0
     rated = links.messages or links.counts
@@ -112,49 +107,15 @@ def _queues(links: Links, levels: list[Level], now: datetime, using: str) -> Any
     """All queues with all their numbers: one statement, whatever their number."""
     sources = Queue.objects.using(using).filter(dead_queue=OuterRef("pk"))
     rows = Queue.objects.using(using).order_by("name").annotate(keeps=Exists(sources))
-    if links.messages:
-        messages = Message.objects.using(using).filter(queue=OuterRef("pk"))
-        # With these an index probe per priority finds what is due, however much else there is.
-        named = sorted({level.priority for level in levels})
-        rows = rows.annotate(**_states(messages.filter(priority__in=named or [0]), messages, now))
-    if links.poison:
-        dead = PoisonRecord.objects.using(using).filter(queue=OuterRef("name"))
-        rows = rows.annotate(n_dead=CountUpTo(dead.values("pk"), IN_A_LIST))
-    return rows
-
-
-def _states(awake: Any, messages: Any, now: datetime) -> dict[str, Any]:
-    """
-    As `counts.count_states` counts them; `awake` names the priorities that exist.
-
-    Those that wait are told apart among the first; `_look_further` does the rest.
-    """
-    waiting = awake.filter(available_at__gt=now).values(
-        doing=Case(
-            When(lease_token__isnull=False, then=_ACTIVE),
-            When(status__gte=int(Status.FAILED), then=_FAILED),
-            default=_SCHEDULED,
-        )
+    return annotate_counts(
+        rows,
+        levels,
+        now=now,
+        limit=IN_A_LIST,
+        using=using,
+        messages=links.messages,
+        poison=links.poison,
     )
-    due = awake.filter(available_at__lte=now).values("pk")
-    parked = messages.filter(available_at=None).values("pk")
-    return {
-        "n_pending": CountUpTo(due, IN_A_LIST),
-        "n_waiting": CountUpTo(waiting, IN_A_LIST),
-        "n_failed": CountUpTo(waiting, IN_A_LIST, doing=_FAILED),
-        "n_active": CountUpTo(waiting, IN_A_LIST, doing=_ACTIVE),
-        "n_blocked": CountUpTo(parked, IN_A_LIST),
-    }
-
-
-def _look_further(rows: list[Any], levels: list[Level], now: datetime, using: str) -> None:
-    """Count by itself what the first that wait do not tell: of queues with many, one by one."""
-    named, failed = priorities(levels), FailedLook(now, using)
-    for queue in rows:
-        if queue.n_waiting > IN_A_LIST:
-            messages = Message.objects.using(using).filter(queue=queue, available_at__gt=now)
-            waiting = messages.filter(priority__in=named.get(queue.name, [0]))
-            queue.waiting = waiting_counts(waiting, queue.pk, failed, IN_A_LIST)
 
 
 def _line(
@@ -172,7 +133,7 @@ def _line(
         paused=queue.paused,
         keeps=queue.keeps,
         cells=[
-            StateCell(label, _count(queue, state), links.state(queue, state), state.value)
+            StateCell(label, queue.counts[state], links.state(queue, state), state.value)
             for state, label in labels.items()
         ],
         due_since=due_since,
@@ -214,16 +175,6 @@ def _rates(
 
 def _per_minute(n: float) -> str:
     return str(floatformat(n, "1g")) if n else "0"
-
-
-def _count(queue: Any, state: State) -> Capped:
-    found: Capped | None = getattr(queue, "waiting", {}).get(state)
-    if found is not None:
-        return found
-    if state == State.SCHEDULED:
-        return Capped(queue.n_waiting - queue.n_active - queue.n_failed)
-    n = getattr(queue, f"n_{state.value}")
-    return Capped(min(n, IN_A_LIST), n > IN_A_LIST)
 
 
 def _allowed(links: Links, state: str) -> bool:

@@ -68,7 +68,7 @@ def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse
         acts=buttons(model_admin, request, message),
         failure=reason_name(message.failure_reason) if message.failure_reason else "",
         error=_error(message, texts=allowed),
-        stages=stages(message.status),
+        stages=", ".join(Status.names(message.status)),
         death=show_death(message, message.seen_at, texts=allowed) if is_moved(message) else "",
         payload=show(read(message, "payload")) if allowed else None,
         headers=show(read(message, "headers")) if allowed else None,
@@ -92,12 +92,6 @@ def buttons(model_admin: Any, request: HttpRequest, message: Any) -> list[dict[s
         for slug, act in ACTS.items()
         if may(model_admin, request, act) and not act.refuses(message, state)
     ]
-
-
-def stages(status: int) -> str:
-    """Name the bits: STORED, FAILED; the application's own as numbers."""
-    bits = [1 << place for place in range(status.bit_length()) if status >> place & 1]
-    return ", ".join(Status(bit).name or str(bit) for bit in bits)
 
 
 def _queue(message: Any) -> Queue | None:

@@ -59,7 +59,7 @@ def record(model_admin: Any, request: HttpRequest, object_id: str) -> HttpRespon
         death=_death(found, texts=allowed.payload),
         instance_said=on_instance(found),
         instance_url=to_instance(model_admin.admin_site.name, request, found.instance),
-        stages=_stages(found.status),
+        stages=", ".join(Status.names(found.status)),
         payload=show(read(found, "payload")) if allowed.payload else None,
         headers=show(read(found, "headers")) if allowed.payload else None,
         behind=behind,
@@ -137,9 +137,3 @@ def _commands(found: PoisonRecord, allowed: Any) -> list[str]:
     can = {"retry": allowed.retry, "remove": allowed.remove}
     shown = [command("show", found.pk)]
     return shown + [command(verb, found.pk, why="…") for verb, may in can.items() if may]
-
-
-def _stages(status: int) -> str:
-    """Name the bits: STORED, FAILED; the application's own as numbers."""
-    bits = [1 << place for place in range(status.bit_length()) if status >> place & 1]
-    return ", ".join(Status(bit).name or str(bit) for bit in bits)

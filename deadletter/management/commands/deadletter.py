@@ -1,4 +1,4 @@
-"""manage.py deadletter: what operators and supervisors ask on the command line."""
+"""manage.py deadletter: the command of operators, probes and scripts."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ from ...cli import (
     stats,
     streams,
     transfer,
-    waiting,
     workers,
 )
 from ...cli.output import Screen, usage
 from ...exceptions import LockNotAvailable
 from ...text import terminal_line
 
-#: Name, help, what adds its arguments, what runs it.
+#: Name, help, the function that adds the arguments, the function that runs the sub-command.
 PARTS = (
     ("send", send.HELP, send.add, send.run),
     ("list", lists.HELP, lists.add, lists.run),
     ("show", show.HELP, show.add, show.run),
     ("retry", retry.HELP, retry.add, retry.run),
     ("remove", remove.HELP, remove.add, remove.run),
-    ("release", waiting.HELP_RELEASE, waiting.add, waiting.run_release),
-    ("poison", waiting.HELP_POISON, waiting.add, waiting.run_poison),
+    ("release", remove.HELP_RELEASE, remove.add_messages, remove.run_release),
+    ("poison", remove.HELP_POISON, remove.add_messages, remove.run_poison),
     ("instances", instances.HELP, instances.add, instances.run),
     ("instance", instances.HELP_ONE, instances.add_one, instances.run_one),
     ("stats", stats.HELP, stats.add, stats.run),
@@ -56,8 +55,8 @@ PARTS = (
 
 
 class Command(BaseCommand):
-    help = "Look after queues, messages and workers."
-    # A liveness probe must be able to say that the database is away.
+    help = "Inspect and manage queues, messages and workers."
+    # A health check must be able to report that the database is unreachable.
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -73,10 +72,12 @@ class Command(BaseCommand):
         try:
             code = run(Screen(self, options), options)
         except KeyboardInterrupt:
-            self.stderr.write("interrupted: what was done stays done; the same command goes on")
+            self.stderr.write(
+                "interrupted: what was done stays done; run the command again for the rest"
+            )
             code = 130
         except BrokenPipeError:
-            # The reader has gone (`| head`): nothing to say, and nowhere to say it.
+            # The reader has closed the pipe (`| head`): there is nowhere to write to.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 141
         except LockNotAvailable as error:

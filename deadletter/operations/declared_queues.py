@@ -1,4 +1,4 @@
-"""Queues declared in settings exist after `migrate`; from then on the row is the truth."""
+"""Queues of DEADLETTER["QUEUES"]: `migrate` creates missing rows; existing rows are kept."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from django.apps import apps as installed
 from django.apps.registry import Apps
 from django.db import router
 
-from .conf import get_settings
-from .logs import event
-from .models import Queue
+from ..conf import get_settings
+from ..logs import event
+from ..models import Queue
 
-#: How often a queue made here puts off a message whose name nobody knows: 303 s in all, long enough
-#: for a rolling deployment.
+#: How often a queue created here defers a message whose name no handler has: 303 s in all, long
+#: enough for a rolling deployment.
 UNREGISTERED_ATTEMPTS = 10
 
 
 def create_declared_queues(*, using: str, apps: Apps = installed, **kwargs: Any) -> None:
     """
-    Create missing queues of DEADLETTER["QUEUES"], and "default". Existing rows stay.
+    Create missing queues of DEADLETTER["QUEUES"], and "default".
 
-    `migrate` says which apps there are at its end, `flush` says nothing: all of them.
+    `migrate` passes the state of the apps at its end; `flush` passes none, so all apps are there.
     """
     if not router.allow_migrate_model(using, Queue) or not _has_table(apps):
         return
     declared = {"default": {}, **get_settings().queues}
     existing = set(Queue.objects.using(using).values_list("name", flat=True))
-    # A dead queue may be declared after the queue that names it, so targets come first.
+    # A dead queue may be declared after the queue that names it: create the targets first.
     for name in sorted(declared, key=lambda name: "dead_queue" in declared[name]):
         if name not in existing:
             _create(name, dict(declared[name]), using)
@@ -56,7 +56,7 @@ def _create(name: str, policy: dict[str, Any], using: str) -> None:
 
 
 def _has_table(apps: Apps) -> bool:
-    """Migrated back to zero there is no table to fill, and to an older schema not with this one."""
+    """Return whether the table has the current schema: after a migration back it has not."""
     try:
         found = apps.get_model("deadletter", "Queue")
     except LookupError:
