@@ -112,7 +112,7 @@ class AlertAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def state(self, alert: Alert) -> Any:
         kind, word = _state(alert, _left(alert))
-        return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
+        return format_html('<span class="dl-state dl-state-{}">{}</span>', kind, word)
 
     @admin.display(description=_("still there"))
     def still_there(self, alert: Alert) -> Any:

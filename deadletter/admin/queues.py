@@ -252,16 +252,14 @@ class QueueAdmin(StrictLookups):
     @admin.display(description=_("status"), ordering="paused")
     def status(self, queue: Queue) -> Any:
         word, kind = (_("paused"), "halted") if queue.paused else (_("open"), "due")
-        return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
+        return format_html('<span class="dl-state dl-state-{}">{}</span>', kind, word)
 
     @admin.display(description=_("policy"))
     def policy(self, queue: Queue) -> Any:
         parts = [_tries(queue), _delay(queue), _dead_messages(queue), queue.stream_policy]
         if queue.reason_policies:
             parts.insert(2, gettext("other numbers for some reasons"))
-        return format_html_join(
-            " ", '<span class="deadletter-part">{}</span>', ((part,) for part in parts)
-        )
+        return format_html_join(" ", '<span class="dl-part">{}</span>', ((part,) for part in parts))
 
     def _situation(self, request: HttpRequest, object_id: str | None) -> dict[str, Any]:
         """What is in the queue, and the button; for the top of its page."""

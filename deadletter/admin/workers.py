@@ -210,7 +210,7 @@ def _held(death: WorkerDeath) -> list[dict[str, Any]]:
 
 
 def _badge(kind: str, word: str) -> Any:
-    return format_html('<span class="deadletter-state deadletter-{}">{}</span>', kind, word)
+    return format_html('<span class="dl-state dl-state-{}">{}</span>', kind, word)
 
 
 def _elapsed(seconds: Any, seen_at: datetime, now: datetime) -> str:

@@ -53,3 +53,16 @@ def test_variables_of_themes_are_read_in_one_place():
     }
 
     assert elsewhere == set()
+
+
+def test_our_own_classes_and_ids_have_one_prefix():
+    sources = [*STATIC.iterdir(), *STATIC.parents[1].glob("templates/**/*.html")]
+    sources += STATIC.parents[1].glob("admin/**/*.py")
+
+    other = {
+        f"{path.name}: {name}"
+        for path in sources
+        for name in re.findall(r"\bdeadletter-[\w{-]+", path.read_text())
+    }
+
+    assert other == set()

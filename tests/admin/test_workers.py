@@ -39,7 +39,7 @@ def test_the_living_and_the_dead_are_told_apart(admin_client: Client, worker) ->
 
     html = admin_client.get(url("workerprocess")).content.decode()
 
-    assert re.findall(r'deadletter-(?:due|halted)">([^,<]+)', html) == ["dead", "alive"]
+    assert re.findall(r'dl-state-(?:due|halted)">([^,<]+)', html) == ["dead", "alive"]
 
 
 def test_what_a_worker_runs_counts_on_since_it_told(admin_client: Client, worker) -> None:

@@ -208,5 +208,5 @@ def test_the_pages_of_alerts_call_over_only_what_has_nothing_left(
     remove_all_but(0)
 
     for page in pages:
-        assert 'deadletter-due">over</span>' in admin_client.get(page).content.decode()
+        assert 'dl-state-due">over</span>' in admin_client.get(page).content.decode()
     assert "over 0 s ago" in cli("alerts", "--all").out

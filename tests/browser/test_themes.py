@@ -122,7 +122,7 @@ PROBLEMS = r"""() => {
   const edged = style => parseFloat(style.borderBottomWidth) > 0 && !clear(style.borderBottomColor);
   const filled = style => !clear(style.backgroundColor) || style.backgroundImage !== "none";
 
-  const buttons = "#content-main a.button, #content-main button, #content-main .deadletter-button, "
+  const buttons = "#content-main a.button, #content-main button, #content-main .dl-button, "
     + "#content-main input[type=submit]";
   for (const button of all(buttons)) {
     const style = getComputedStyle(button);
@@ -138,7 +138,7 @@ PROBLEMS = r"""() => {
     range.selectNodeContents(element);
     return range.getBoundingClientRect();
   };
-  const rows = ".dl-box tr, .dl-scroll tr, .deadletter-table tr, .dl-list li";
+  const rows = ".dl-box tr, .dl-scroll tr, .dl-table tr, .dl-list li";
   for (const row of all(rows)) {
     const cells = [...row.children].filter(cell => shown(cell) && text(cell));
     for (let n = 1; n < cells.length; n++) {

@@ -143,7 +143,7 @@ class InstanceAdmin(ReadOnlyAdmin):
         label = visible(instance.get_status_display(), limit=40)
         if instance.is_stuck:
             known, label = STUCK, gettext("stuck")
-        return format_html('<span class="deadletter-status is-{}">{}</span>', known, label)
+        return format_html('<span class="dl-status is-{}">{}</span>', known, label)
 
     @admin.display(description=_("error"))
     def why(self, instance: Any) -> str:
