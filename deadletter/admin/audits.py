@@ -18,8 +18,7 @@ from ..error_details import printable
 from ..models import Act, AuditedMessage, AuditEntry
 from ..operations.retry_outcomes import attach_outcomes, outcomes_of, settle_rows
 from .base import ReadOnlyAdmin, as_id
-from .payloads import show_edit
-from .render import show_text
+from .render import show_edit, show_text
 from .urls import link
 
 #: Latest entries among which the names of people are looked for; nobody else is offered to choose.

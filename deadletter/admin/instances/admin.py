@@ -23,7 +23,8 @@ from ...text import visible
 from ...times import ago
 from ..base import ReadOnlyAdmin
 from ..error_text import said_of
-from . import cancel, page
+from . import page
+from .cancel import CancelView
 
 #: Names offered by the filter: each is one probe of an index. Any other can be given by address.
 NAMES = 20
@@ -117,16 +118,14 @@ class InstanceAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         name = "deadletter_instance_cancel"
-        own = [path("<path:object_id>/cancel/", view(self.cancel), name=name)]
+        cancel = CancelView.as_view(model_admin=self)
+        own = [path("<path:object_id>/cancel/", view(cancel), name=name)]
         return own + super().get_urls()
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         return page.page(self, request, object_id)
-
-    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return cancel.cancel(self, request, object_id)
 
     @admin.display(description=_("id"))
     def shown_id(self, instance: Instance) -> str:

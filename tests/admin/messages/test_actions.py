@@ -92,7 +92,7 @@ def test_the_number_of_attempts_can_be_kept(admin_client: Client, failed, counts
     message = failed()
 
     page = admin_client.get(act_url("retry-now", message)).content.decode()
-    assert '<input type="checkbox" id="id_keep_attempts" name="keep_attempts">' in page
+    assert '<input type="checkbox" name="keep_attempts" id="id_keep_attempts">' in page
     assert "keep_attempts" not in admin_client.get(act_url("remove", message)).content.decode()
     answer("retry-now", admin_client, message, **given)
 

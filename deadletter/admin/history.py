@@ -10,10 +10,9 @@ from django.db import models
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from ...models import Damaged
-from ..error_text import hidden_text
-from ..payloads import Shown, read, show_original
-from ..render import reason_name
+from ..models import Damaged
+from .error_text import hidden_text
+from .render import ShownValue, read_json, reason_name, show_original
 from .tracebacks import Traceback, read_traceback
 
 
@@ -32,7 +31,7 @@ class Attempt:
     traceback: Traceback | None = None
     edited: bool = False
     #: The payload before the edit; None without the permission to see payloads.
-    original: Shown | None = None
+    original: ShownValue | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ def timeline(record: Any, *, payloads: bool) -> Timeline:
 
 
 def _entries(record: models.Model) -> tuple[list[dict[str, Any]], str]:
-    stored = read(record, "history")
+    stored = read_json(record, "history")
     value = stored.value
     if isinstance(value, Damaged) or stored.problem:
         return [], stored.problem
