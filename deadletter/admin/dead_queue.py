@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.html import format_html
 from django.utils.translation import gettext
 
-from ..lifecycle.dead_queues import Burial, read_burial
+from ..lifecycle.dead_queues import OriginalDeath, read_original_death
 from ..models import Message, PoisonRecord
 from ..templatetags.deadletter_dashboard import age
 from ..text import visible
@@ -23,22 +23,22 @@ def show_death(row: Message | PoisonRecord, now: Any, *, texts: bool) -> str:
     if "death" in row.get_deferred_fields():
         # From where the row was read: by itself Django asks the router, which may name a replica.
         row.refresh_from_db(using=row._state.db, fields=["death"])
-    burial = read_burial(row)
-    if burial is None:
+    death = read_original_death(row)
+    if death is None:
         return "-"
     return str(
-        format_html("<bdi>{}</bdi>", visible(_sentence(burial, now, texts=texts), limit=1_000))
+        format_html("<bdi>{}</bdi>", visible(_sentence(death, now, texts=texts), limit=1_000))
     )
 
 
-def _sentence(burial: Burial, now: Any, *, texts: bool) -> str:
-    cause = reason_name(burial.cause) if burial.cause is not None else gettext("unknown")
-    values = {"queue": burial.queue or "?", "reason": cause, "id": burial.message_id}
+def _sentence(death: OriginalDeath, now: Any, *, texts: bool) -> str:
+    cause = reason_name(death.cause) if death.cause is not None else gettext("unknown")
+    values = {"queue": death.queue or "?", "reason": cause, "id": death.message_id}
     text = gettext("died in %(queue)s of %(reason)s") % values
-    error = burial.error or "" if texts else hidden_text(burial.error)
-    said = (error or burial.verdict)[:_ERROR_SHOWN]
+    error = death.error or "" if texts else hidden_text(death.error)
+    said = (error or death.verdict)[:_ERROR_SHOWN]
     parts = [text, *([said] if said else [])]
-    if burial.at is not None:
-        parts.append(gettext("%(time)s ago") % {"time": age(burial.at, now)})
+    if death.at is not None:
+        parts.append(gettext("%(time)s ago") % {"time": age(death.at, now)})
     parts.append(gettext("as message %(id)s") % values)
     return ", ".join(parts)

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..error_details import printable
 from ..exceptions import Undecodable
+from ..lifecycle.refusals import Refusal
 from ..models import Damaged
 from ..operations import diff
 from ..operations.hidden_values import HiddenValueMoved, has_marker, restore, same
@@ -175,6 +176,11 @@ def last_traceback(row: models.Model) -> str:
 
 def reason_name(number: int | None) -> str:
     return str(_REASONS[FailureReason.read(number)])
+
+
+def refusal_text(why: str) -> str:
+    """Return why an act was refused, in the language of the page."""
+    return why.label if isinstance(why, Refusal) else visible(why, limit=500)
 
 
 def stage_names(status: int) -> str:

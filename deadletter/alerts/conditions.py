@@ -15,7 +15,7 @@ from django.db.models.functions import Left
 from .. import sql
 from ..alert_rules import EACH, AlertPolicy, Rule
 from ..error_details import printable
-from ..lifecycle.dead_queues import as_record, read_burial
+from ..lifecycle.dead_queues import as_record, read_original_death
 from ..lifecycle.internal_queue import PREFIX, QUEUE
 from ..models import Message, PoisonRecord, Queue
 from ..patterns import is_pattern, wanted
@@ -175,7 +175,7 @@ class Buried:
 
 
 def _as_record(message: Any) -> Any:
-    burial = read_burial(message)
+    burial = read_original_death(message)
     record = as_record(message, "")
     record.exception = burial.exception if burial else ""
     record.poisoned_at = message.died_at or message.created_at

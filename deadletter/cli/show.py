@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from .. import clock
-from ..lifecycle.dead_queues import is_moved, read_burial
+from ..lifecycle.dead_queues import is_moved, read_original_death
 from ..models import Damaged, Message, PoisonRecord
 from ..operations import (
     find_moved,
@@ -73,7 +73,7 @@ def _find(id: int, by_message: bool, options: dict[str, Any]) -> PoisonRecord | 
 
 def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
     """Say where a message is now that was asked for by the id it had before it was moved."""
-    burial = read_burial(row)
+    burial = read_original_death(row)
     if burial is None or asked != burial.message_id:
         return []
     where = f"queue {burial.queue}" if burial.queue else "a queue that was not written down"
@@ -82,7 +82,7 @@ def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
 
 def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
     """Say of a message that was moved to a dead queue where, when and why it died."""
-    burial = read_burial(row)
+    burial = read_original_death(row)
     if burial is None:
         return []
     cause = burial.cause.name.lower() if burial.cause else None
@@ -98,7 +98,7 @@ def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
 
 
 def _death_object(row: PoisonRecord | Message) -> dict[str, Any] | None:
-    burial = read_burial(row)
+    burial = read_original_death(row)
     if burial is None:
         return None
     return {

@@ -17,12 +17,14 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 
 from .. import crash_points, signals, sql
-from ..models import Message, PoisonRecord, Queue
+from ..models import Message, PoisonRecord, Queue, State
 from ..status import FailureReason, Status
 from . import retry_outcomes, streams
+from .act_results import ActResult
 from .instances import on_retry
 from .notify import notify_after_commit
-from .retries import Restoration, Verdicts, absent, tell
+from .refusals import Refusal, RefusalReason
+from .retries import RetryBatch, count_and_announce
 from .transaction import Stream, Transaction
 
 #: What the columns of a message can hold.
@@ -30,7 +32,7 @@ _LARGEST_STATUS, _LARGEST = 2**31 - 1, 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Burial:
+class OriginalDeath:
     """One death of a message that lies in a dead queue, or died again in one. No field is sure."""
 
     #: The id that it had, and gets back.
@@ -70,15 +72,15 @@ def is_moved(row: Message | PoisonRecord) -> bool:
     return row.source_id is not None and row.origin is None
 
 
-def read_burial(row: Message | PoisonRecord) -> Burial | None:
+def read_original_death(row: Message | PoisonRecord) -> OriginalDeath | None:
     """Return what is known of the death of a message that was moved to a dead queue."""
     if row.source_id is None or row.origin is not None:
         return None
     facts = row.death
     if not isinstance(facts, dict):
         reason = row.failure_reason if isinstance(row, Message) else None
-        return Burial(message_id=row.source_id, failure_reason=_reason(reason))
-    return Burial(
+        return OriginalDeath(message_id=row.source_id, failure_reason=_reason(reason))
+    return OriginalDeath(
         message_id=row.source_id,
         queue=_text(facts, "queue"),
         reason=_reason(facts.get("reason")),
@@ -110,7 +112,7 @@ def source_queues(using: str) -> dict[int, list[str]]:
     return found
 
 
-def retry_dead(
+def retry_dead_in(
     tx: Transaction,
     message_ids: Iterable[int],
     *,
@@ -118,43 +120,45 @@ def retry_dead(
     payload: str | None = None,
     delays: Sequence[timedelta] | None = None,
     by: str = "",
-) -> tuple[Verdicts, list[PoisonRecord]]:
+) -> tuple[ActResult, list[PoisonRecord]]:
     """
-    Move messages of dead queues back to where they died, or to `queue`, under their own ids.
+    Move messages of dead queues back to the queue they died in, or to `queue`, under their own ids.
 
-    Attempts 0, FAILED cleared, stages and key as they were; the ids given are those in the dead
-    queues. `payload` and `delays` as for `recover.retry`. Returns also the messages as the records
+    Attempts 0, FAILED cleared, stages and key as they were. The ids given are the ids in the dead
+    queues. `payload` and `delays` as for `retry_in`. Return also the messages as the poison records
     that they would have been.
     """
     ids = list(dict.fromkeys(message_ids))
     waits = dict(zip(ids, delays or [timedelta(0)] * len(ids), strict=True))
-    way = _Way(tx, queue)
-    # A message never changes its queue, its stream or its death: what is read here holds.
-    tx.run_for(way.streams(_read(tx, ids).values()), "lock_named_streams")
+    targets = _Targets(tx, queue)
+    # The queue, stream and death of a message never change: what is read before the lock holds.
+    tx.run_for(targets.streams(_read(tx, ids).values()), "lock_named_streams")
     rows = _read(tx, ids, lock=True)
-    refused = {id: why for id, row in rows.items() if (why := way.obstacle(row))}
+    refused: dict[int, str] = {
+        id: why for id, row in rows.items() if (why := targets.refusal(row)) is not None
+    }
     free = {id: row for id, row in rows.items() if id not in refused}
-    back = _Return(tx, free, waits, way, payload=payload, by=by)
-    back.restore([id for id in sorted(free) if free[id].instance is None])
-    back.restore_owned([id for id in sorted(free) if free[id].instance is not None])
-    done = sorted(back.done)
+    batch = _DeadQueueRetryBatch(tx, free, waits, targets, payload=payload, by=by)
+    batch.restore_all()
+    done = sorted(batch.done)
     crash_points.reach("retry.restored")
     if done:
         tx.run("delete", ids=done)
-        # What a person did to it in the dead queue has ended too.
+        # An earlier retry of the message in the dead queue ends here too.
         retry_outcomes.mark_removed(tx, done)
-        streams.wake(tx, way.streams(free[id] for id in done))
+        streams.wake(tx, targets.streams(free[id] for id in done))
         notify_after_commit(tx.using)
-    records = [back.records[id] for id in done]
-    tell(tx, "poison_retried", signals.poison_retried, records, by)
-    refused |= back.refused
-    left = [id for id in free if id not in back.done and id not in refused]
-    refused |= {id: _conflict(tx, back.records[id]) for id in left}
-    return Verdicts(done, absent(ids, rows), dict(sorted(refused.items()))), records
+    records = [batch.records[id] for id in done]
+    count_and_announce(tx, "poison_retried", signals.poison_retried, records, by)
+    refused |= batch.refused
+    left = [id for id in free if id not in batch.done and id not in refused]
+    refused |= {id: _conflict(tx, batch.records[id]) for id in left}
+    missing = [id for id in ids if id not in rows]
+    return ActResult(done, missing, dict(sorted(refused.items()))), records
 
 
-class _Way:
-    """Where messages of dead queues go back to."""
+class _Targets:
+    """The queues that messages of dead queues go back to."""
 
     def __init__(self, tx: Transaction, queue: str | None) -> None:
         self.queue = queue
@@ -163,65 +167,74 @@ class _Way:
         self.ids = dict(Queue.objects.using(tx.using).values_list("name", "pk"))
         self.sources = source_queues(tx.using)
 
-    def target(self, row: Message) -> str | None:
-        """Return the name of the queue it goes to; None: it is not known."""
+    def queue_of(self, row: Message) -> str | None:
+        """Return the name of the queue that a message goes to, or None if it is not known."""
         if self.queue is not None:
             return self.queue
-        burial = read_burial(row)
-        if burial is not None and burial.queue is not None:
-            return burial.queue
+        death = read_original_death(row)
+        if death is not None and death.queue is not None:
+            return death.queue
         sources = self.sources.get(row.queue_id, [])
         return sources[0] if len(sources) == 1 else None
 
     def streams(self, rows: Iterable[Message]) -> set[Stream]:
-        """Return the streams that a retry touches: here, there, and those of the instances."""
+        """Return the streams that a retry touches: in both queues, and those of the instances."""
         found: set[Stream] = set()
         for row in rows:
             if row.stream is not None:
                 found.add((row.queue_id, row.stream))
-                if (name := self.target(row)) in self.ids:
+                if (name := self.queue_of(row)) in self.ids:
                     found.add((self.ids[name], row.stream))
             if row.instance is not None:
                 found |= on_retry.streams_above(self.using, row.instance)
         return found
 
-    def obstacle(self, row: Message) -> str:
-        """Say why a message is not moved; empty: it may be."""
-        if not is_moved(row):
-            return f"message {row.pk} did not come from another queue; there is no way back"
-        if row.state(self.now) == "active":
-            return f"message {row.pk} is active; wait for its lease to end"
-        name = self.target(row)
+    def refusal(self, row: Message) -> Refusal | None:
+        """Return why a message cannot be moved back, or None."""
+        if refusal := refuse_retry_dead(row, row.state(self.now)):
+            return refusal
+        name = self.queue_of(row)
         if name is None:
-            n = len(self.sources.get(row.queue_id, []))
-            return (
-                f"the queue that message {row.pk} died in was not written down, and {n or 'no'} "
-                f"queue{'' if n == 1 else 's'} name its dead queue; say into which queue"
-            )
+            if n := len(self.sources.get(row.queue_id, [])):
+                return Refusal(RefusalReason.SEVERAL_SOURCE_QUEUES, id=row.pk, n=n)
+            return Refusal(RefusalReason.NO_SOURCE_QUEUE, id=row.pk)
         if name not in self.ids:
-            return f"queue {name!r} does not exist; create it or name another"
+            return Refusal(RefusalReason.QUEUE_MISSING, queue=name)
         if self.ids[name] == row.queue_id:
-            return f"message {row.pk} is in queue {name!r}; name another"
-        return ""
+            return Refusal(RefusalReason.SAME_QUEUE, id=row.pk, queue=name)
+        return None
 
 
-class _Return(Restoration):
-    """One retry of messages of dead queues."""
+def refuse_retry_dead(message: Message, state: str) -> Refusal | None:
+    """
+    Return why a message in this state cannot be moved back to the queue it died in, or None.
+
+    The retry itself also refuses a queue that is missing or unknown, and an id or key in use.
+    """
+    if not is_moved(message):
+        return Refusal(RefusalReason.NOT_MOVED, id=message.pk)
+    if state == State.ACTIVE:
+        return Refusal(RefusalReason.ACTIVE, id=message.pk)
+    return None
+
+
+class _DeadQueueRetryBatch(RetryBatch):
+    """One retry of several messages of dead queues."""
 
     def __init__(
         self,
         tx: Transaction,
         rows: Mapping[int, Message],
         waits: Mapping[int, timedelta],
-        way: _Way,
+        targets: _Targets,
         *,
         payload: str | None,
         by: str,
     ) -> None:
-        records = {id: as_record(row, way.target(row) or "") for id, row in rows.items()}
-        super().__init__(tx, records, waits, queue=way.queue, payload=payload, by=by)
+        records = {id: as_record(row, targets.queue_of(row) or "") for id, row in rows.items()}
+        super().__init__(tx, records, waits, queue=targets.queue, payload=payload, by=by)
         self.rows = rows
-        self.way = way
+        self.targets = targets
 
     def restore(self, ids: list[int]) -> bool:
         if not ids:
@@ -233,39 +246,37 @@ class _Return(Restoration):
             payload=self.payload,
             entry=json.dumps(self.edit),
         )
-        back = {row[0] for row in rows}
-        self.done |= {id for id in ids if self.records[id].message_id in back}
-        return bool(back)
+        return self.note_restored(ids, {row[0] for row in rows})
 
     def _row(self, id: int) -> dict[str, Any]:
         row = self.rows[id]
-        burial = read_burial(row) or Burial(message_id=id)
-        created_at = burial.created_at
+        death = read_original_death(row) or OriginalDeath(message_id=id)
+        created_at = death.created_at
         at = created_at and self.tx.connection.ops.adapt_datetimefield_value(created_at)
         return {
             "id": id,
-            "queue_id": self.way.ids[self.way.target(row) or ""],
-            "key": burial.key,
-            "status": (burial.status | row.status) & ~int(Status.FAILED),
-            "fence": burial.fence,
+            "queue_id": self.targets.ids[self.targets.queue_of(row) or ""],
+            "key": death.key,
+            "status": (death.status | row.status) & ~int(Status.FAILED),
+            "fence": death.fence,
             "delay": sql.microseconds(self.waits[id]),
-            "source_id": burial.source_id if burial.origin is not None else None,
-            "origin": burial.origin,
+            "source_id": death.source_id if death.origin is not None else None,
+            "origin": death.origin,
             "created_at": None if at is None else str(at),
         }
 
 
 def as_record(row: Message, queue: str) -> PoisonRecord:
     """Return a message of a dead queue as the poison record it would be, had it stayed; unsaved."""
-    burial = read_burial(row) or Burial(message_id=row.pk)
+    death = read_original_death(row) or OriginalDeath(message_id=row.pk)
     return PoisonRecord(
-        message_id=burial.message_id,
-        queue=burial.queue or queue,
+        message_id=death.message_id,
+        queue=death.queue or queue,
         name=row.name,
         kind=row.kind,
         stream=row.stream,
-        key=burial.key,
-        fingerprint=row.fingerprint or burial.fingerprint,
+        key=death.key,
+        fingerprint=row.fingerprint or death.fingerprint,
         instance=row.instance,
         execution_id=row.execution_id,
         activity_id=row.activity_id,
@@ -280,18 +291,15 @@ def _read(tx: Transaction, ids: list[int], *, lock: bool = False) -> dict[int, M
     return {row.pk: row for row in rows}
 
 
-def _conflict(tx: Transaction, record: PoisonRecord) -> str:
-    """Say what is in the way of a message that could not be put back."""
+def _conflict(tx: Transaction, record: PoisonRecord) -> Refusal:
+    """Return why a message could not be put back although nothing spoke against it."""
     id = record.message_id
     poison = PoisonRecord.objects.using(tx.using).filter(message_id=id)
     if (poison_id := poison.values_list("pk", flat=True).first()) is not None:
-        return f"poison record {poison_id} has its id {id}; retry or remove that first"
+        return Refusal(RefusalReason.POISON_HAS_ID, poison_id=poison_id, id=id)
     if record.key is None or Message.objects.using(tx.using).filter(pk=id).exists():
-        return f"a message with its id {id}, or from the same source, is in a queue"
-    return (
-        f"an unfinished message with key {record.key!r} is in the queue; wait for it or "
-        "remove it first"
-    )
+        return Refusal(RefusalReason.ID_TAKEN, id=id)
+    return Refusal(RefusalReason.KEY_TAKEN, key=record.key)
 
 
 def _text(facts: Mapping[str, Any], key: str) -> str | None:

@@ -27,6 +27,7 @@ from .counters import Subject
 from .enqueue import Outgoing, check_label, check_message
 from .insert import announce_sent
 from .notify import notify_after_commit
+from .refusals import Refusal, RefusalReason
 from .transaction import Transaction
 
 #: Bytes of JSON that a history may have.
@@ -155,7 +156,7 @@ def _explain(
     """Say of those that were not stored whether they are there, or what is in their way."""
     target = Queue.objects.using(tx.using).filter(name=queue).first()
     if target is None:
-        text = f"queue: there is no queue {queue!r}; create it or name another"
+        text = Refusal(RefusalReason.IMPORT_QUEUE_MISSING, queue=queue)
         found.refused |= {arrival.source_id: text for arrival in left}
         return
     here = Message.objects.using(tx.using).filter(queue=target)
@@ -169,8 +170,8 @@ def _explain(
         if arrival.source_id in there:
             found.ignored.append(arrival.source_id)
         elif key in holders:
-            found.refused[arrival.source_id] = (
-                f"key: {shown(key)} is the key of message {holders[key]}, which is not finished"
+            found.refused[arrival.source_id] = Refusal(
+                RefusalReason.IMPORT_KEY_TAKEN, key=shown(key), id=holders[key]
             )
 
 

@@ -10,7 +10,7 @@ from django.db import router
 
 from ..error_details import shown
 from ..exceptions import LockNotAvailable
-from ..lifecycle.retries import Verdicts
+from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import AuditEntry, PoisonRecord
 from . import audit
@@ -21,14 +21,14 @@ PIECE = 1_000
 _LARGEST = 2**63 - 1
 
 #: Gets a transaction, ids, and how many went before them; returns also the poison it touched.
-Verb = Callable[[Transaction, list[int], int], tuple[Verdicts, Sequence[PoisonRecord] | None]]
+Verb = Callable[[Transaction, list[int], int], tuple[ActResult, Sequence[PoisonRecord] | None]]
 
 
 def carry_out(
     opening: audit.Opening, verb: Verb, ids: Sequence[int], *, using: str | None
-) -> tuple[Verdicts, int]:
+) -> tuple[ActResult, int]:
     """Do the verb to every id; return what happened to which, and the audit entry (0: none)."""
-    total = Verdicts(missing=[id for id in ids if not 0 < id <= _LARGEST])
+    total = ActResult(missing=[id for id in ids if not 0 < id <= _LARGEST])
     possible = [id for id in ids if 0 < id <= _LARGEST]
     entry: AuditEntry | None = None
     for first in range(0, len(possible), PIECE):
@@ -72,7 +72,7 @@ def step(
     start: int,
     entry: AuditEntry | None,
     missing: int = 0,
-) -> tuple[Verdicts, AuditEntry | None]:
+) -> tuple[ActResult, AuditEntry | None]:
     """
     Do one piece under the act's entry, which is written when the first thing is done or refused.
 

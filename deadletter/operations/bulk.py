@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from ..error_details import printable
 from ..lifecycle import internal_queue
+from ..lifecycle.act_results import ActResult
 from ..lifecycle.enqueue import send
-from ..lifecycle.retries import Verdicts
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, BulkJob
 from . import audit
@@ -44,7 +44,7 @@ class Total:
     #: The audit entry; 0 when nothing was done.
     entry_id: int = 0
 
-    def add(self, piece: Verdicts) -> int:
+    def add(self, piece: ActResult) -> int:
         """Add a piece; return how many were looked at in all."""
         self.done += len(piece.done)
         self.refused += len(piece.refused)
@@ -262,11 +262,11 @@ def _piece(
     after: int,
     start: int,
     size: int,
-) -> tuple[int, Verdicts, AuditEntry | None]:
+) -> tuple[int, ActResult, AuditEntry | None]:
     """Do the next records behind `after`; return the last id looked at, 0 when none was left."""
     rows = wanted.records(tx.using).filter(pk__gt=after)
     ids = list(rows.values_list("pk", flat=True)[:size])
     if not ids:
-        return 0, Verdicts(), entry
+        return 0, ActResult(), entry
     verdicts, entry = step(tx, opening, verb, ids, entry=entry, start=start)
     return ids[-1], verdicts, entry

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..lifecycle import dead_queues
-from ..lifecycle.retries import Verdicts
+from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, Message, PoisonRecord, Queue
 from . import audit
@@ -91,12 +91,12 @@ def retry_dead_queue(
     verb = _retrial(terms, by)
     total, entry, after, looked_at = Total(), None, 0, 0
 
-    def piece(tx: Transaction) -> tuple[list[int], Verdicts, AuditEntry | None]:
+    def piece(tx: Transaction) -> tuple[list[int], ActResult, AuditEntry | None]:
         rows = wanted.messages(alias).filter(pk__gt=after, pk__lte=newest)
         size = PIECE if limit is None else min(PIECE, limit - looked_at)
         ids = list(rows.values_list("pk", flat=True)[:size])
         if not ids:
-            return ids, Verdicts(), entry
+            return ids, ActResult(), entry
         return ids, *step(tx, opening, verb, ids, start=looked_at, entry=entry)
 
     while limit is None or looked_at < limit:
@@ -145,8 +145,8 @@ def moved(message_ids: Iterable[int], *, using: str) -> dict[int, int]:
 
 
 def _retrial(terms: Terms, by: str | None) -> Verb:
-    def verb(tx: Transaction, ids: list[int], start: int) -> tuple[Verdicts, list[PoisonRecord]]:
-        return dead_queues.retry_dead(
+    def verb(tx: Transaction, ids: list[int], start: int) -> tuple[ActResult, list[PoisonRecord]]:
+        return dead_queues.retry_dead_in(
             tx,
             ids,
             queue=terms.queue,

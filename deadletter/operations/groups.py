@@ -12,7 +12,7 @@ from django.db.models import Count, F, Q
 from django.db.models.functions import Left
 
 from .. import clock, sql
-from ..lifecycle.dead_queues import read_burial
+from ..lifecycle.dead_queues import read_original_death
 from ..models import Message, PoisonRecord
 from .acting import alias_of
 
@@ -157,7 +157,7 @@ def read_buried_samples(ids: Sequence[int], alias: str) -> dict[int, Sample]:
     rows: Any = Message.objects.using(alias).defer("payload", "headers", "history", "error")
     found = {}
     for message in rows.filter(pk__in=ids).annotate(start=Left("error", SAMPLE)):
-        burial = read_burial(message)
+        burial = read_original_death(message)
         found[message.pk] = Sample(
             name=message.name,
             exception=burial.exception if burial else "",

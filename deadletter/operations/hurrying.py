@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import clock
-from ..lifecycle import retries
+from ..lifecycle import manual_acts
+from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Act, AuditEntry, Message, State
 from ..patterns import is_pattern
@@ -88,12 +89,12 @@ def retry_failed(
     verb = _hurry(reset)
     total, entry, after, looked_at = Total(), None, 0, 0
 
-    def piece(tx: Transaction) -> tuple[list[int], retries.Verdicts, AuditEntry | None]:
+    def piece(tx: Transaction) -> tuple[list[int], ActResult, AuditEntry | None]:
         rows = wanted.messages(State.FAILED, alias).filter(pk__gt=after, pk__lte=newest)
         size = PIECE if limit is None else min(PIECE, limit - looked_at)
         ids = list(rows.values_list("pk", flat=True)[:size])
         if not ids:
-            return ids, retries.Verdicts(), entry
+            return ids, ActResult(), entry
         return ids, *step(tx, opening, verb, ids, start=looked_at, entry=entry)
 
     while limit is None or looked_at < limit:
@@ -114,4 +115,4 @@ def in_detail(reset: bool) -> dict[str, bool]:
 
 
 def _hurry(reset: bool) -> Verb:
-    return lambda tx, ids, start: (retries.hurry(tx, ids, reset=reset), None)
+    return lambda tx, ids, start: (manual_acts.retry_now_in(tx, ids, reset=reset), None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from .. import clock
-from ..lifecycle import retries
+from ..lifecycle import manual_acts
+from ..lifecycle.act_results import ActResult
+from ..lifecycle.refusals import Refusal, RefusalReason
 from ..lifecycle.transaction import Transaction
 from ..models import Act, Message, PoisonRecord, State
 from ..status import FailureReason
@@ -16,17 +17,6 @@ from .acting import PIECE, alias_of, carry_out, several
 from .dead_queues import moved, retry_dead
 from .hurrying import MessageFilter, in_detail
 from .poison_records import AS_IT_WAS, Removal, Retrial, retry_poison
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """What became of each id; `refused` says why."""
-
-    done: list[int] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
-    #: The audit entry; 0 when nothing was done.
-    entry_id: int = 0
 
 
 def list_messages(
@@ -118,7 +108,7 @@ def retry_messages(
         hurried = Retrial(
             missing=[id for id in others if id not in known],
             refused={
-                id: f"message {id} is {place[0]}; only a dead one can be changed on its way back"
+                id: Refusal(RefusalReason.NOT_DEAD, id=id, state=State(place[0]))
                 for id, place in known.items()
             },
         )
@@ -141,7 +131,7 @@ def retry_messages(
 
 
 def _counts_anew(message_id: int) -> str:
-    return f"message {message_id} is dead; a retry of the dead counts from 0 again"
+    return Refusal(RefusalReason.DEAD_COUNTS_FROM_ZERO, id=message_id)
 
 
 def retry_now(
@@ -160,8 +150,8 @@ def retry_now(
     What is blocked, in a worker, or was never tried is refused, each with its reason.
     """
 
-    def work(tx: Transaction, ids: list[int]) -> retries.Verdicts:
-        return retries.hurry(tx, ids, reset=reset)
+    def work(tx: Transaction, ids: list[int]) -> ActResult:
+        return manual_acts.retry_now_in(tx, ids, reset=reset)
 
     found = _act(Act.RETRY_NOW, work, message_ids, by, why, using, detail=in_detail(reset))
     return Retrial(found.done, found.missing, found.refused, found.entry_id)
@@ -173,9 +163,9 @@ def release(
     by: str | None = None,
     why: str = "",
     using: str | None = None,
-) -> Verdicts:
+) -> ActResult:
     """Let messages pass a waiting or poisoned predecessor of their stream."""
-    return _act(Act.RELEASE, retries.let_pass, message_ids, by, why, using)
+    return _act(Act.RELEASE, manual_acts.release_by_name_in, message_ids, by, why, using)
 
 
 def poison(
@@ -184,11 +174,11 @@ def poison(
     why: str,
     by: str | None = None,
     using: str | None = None,
-) -> Verdicts:
+) -> ActResult:
     """Quarantine messages by hand, with the reason OPERATOR."""
 
-    def work(tx: Transaction, ids: list[int]) -> retries.Verdicts:
-        return retries.poison(tx, ids, why=why, by=audit.person(by) or "operator")
+    def work(tx: Transaction, ids: list[int]) -> ActResult:
+        return manual_acts.poison_in(tx, ids, why=why, by=audit.person(by) or "operator")
 
     return _act(Act.POISON, work, message_ids, by, why, using)
 
@@ -201,27 +191,27 @@ def remove(
     using: str | None = None,
 ) -> Removal:
     """Remove waiting messages for good; one that is being handled is refused."""
-    found = _act(Act.DISCARD, retries.discard, message_ids, by, why, using)
+    found = _act(Act.DISCARD, manual_acts.discard_in, message_ids, by, why, using)
     return Removal(found.done, found.missing, found.refused, found.entry_id)
 
 
 def _act(
     act: Act,
-    verb: Callable[[Transaction, list[int]], retries.Verdicts],
+    verb: Callable[[Transaction, list[int]], ActResult],
     message_ids: int | Iterable[int],
     by: str | None,
     why: str,
     using: str | None,
     *,
     detail: Mapping[str, Any] | None = None,
-) -> Verdicts:
+) -> ActResult:
     ids = several(message_ids)
     opening = audit.Opening(
         act=act, by=by, why=why, selection=audit.of_ids(ids), detail=detail or {}
     )
 
-    def work(tx: Transaction, piece: list[int], start: int) -> tuple[retries.Verdicts, None]:
+    def work(tx: Transaction, piece: list[int], start: int) -> tuple[ActResult, None]:
         return verb(tx, piece), None
 
     found, entry = carry_out(opening, work, ids, using=using)
-    return Verdicts(found.done, found.missing, found.refused, entry)
+    return ActResult(found.done, found.missing, found.refused, entry)

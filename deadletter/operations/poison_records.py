@@ -14,6 +14,7 @@ from django.db.models.functions import Cast
 from ..conf import NAME, get_settings
 from ..error_details import shown
 from ..lifecycle import retries
+from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction
 from ..models import Act, PoisonRecord
 from ..payload import accept
@@ -189,7 +190,7 @@ def retrial(terms: Terms, by: str | None, *, before: int = 0) -> Verb:
 
     def verb(tx: Transaction, ids: list[int], start: int) -> Acted:
         stored = _stored_payloads(tx, ids) if terms.text is not None else {}
-        verdicts, records = retries.retry(
+        verdicts, records = retries.retry_in(
             tx,
             ids,
             queue=terms.queue,
@@ -215,9 +216,9 @@ def _stored_payloads(tx: Transaction, ids: list[int]) -> dict[int, str | None]:
 
 def removal(by: str | None) -> Verb:
     def verb(tx: Transaction, ids: list[int], start: int) -> Acted:
-        return retries.remove(tx, ids, by=audit.person(by))
+        return retries.remove_in(tx, ids, by=audit.person(by))
 
     return verb
 
 
-Acted = tuple[retries.Verdicts, list[PoisonRecord]]
+Acted = tuple[ActResult, list[PoisonRecord]]

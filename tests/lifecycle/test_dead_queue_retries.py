@@ -6,7 +6,7 @@ import pytest
 
 from deadletter import FailureReason, Status, crash_points, operations, send
 from deadletter.lifecycle import Failure, claim, complete, fail, sweep
-from deadletter.lifecycle.dead_queues import read_burial
+from deadletter.lifecycle.dead_queues import read_original_death
 from deadletter.models import (
     AuditedMessage,
     AuditEntry,
@@ -57,7 +57,7 @@ def test_the_move_keeps_where_and_why_it_died(clock, policy, dead):
     )
 
     row = moved(message)
-    burial = read_burial(row)
+    burial = read_original_death(row)
     assert burial is not None
     assert (burial.queue, burial.message_id, burial.key) == ("default", message.id, "k")
     assert (burial.reason, burial.cause) == (
@@ -335,7 +335,7 @@ class TestDeathInTheDeadQueue:
         assert (record.fingerprint, record.poisoned_at) == (copy.fingerprint, at)
         assert (record.moved_at, record.poison_count) == (clock.now, 1)
         assert (record.queue, record.last_error) == ("dead", "second")
-        burial = read_burial(record)
+        burial = read_original_death(record)
         assert burial is not None
         assert (burial.queue, burial.error) == ("default", "first")
         assert burial.cause == FailureReason.TRANSPORT_UNAVAILABLE

@@ -28,7 +28,7 @@ COPIES = "tests/worker/test_forks.py"
 ATOMIC = "tests/worker/test_atomic.py"
 DELIVERY = "tests/alerts/test_delivery.py"
 RACES = "tests/races"
-BURIAL = "tests/lifecycle/test_dead_queue_retries.py"
+DEAD_QUEUE_RETRIES = "tests/lifecycle/test_dead_queue_retries.py"
 COST = "tests/plans/test_stream_cost.py"
 
 BOTH: tuple[Database, Database] = ("sqlite", "postgresql")
@@ -1125,12 +1125,12 @@ def _people() -> Iterator[Mutation]:
             ),
             (
                 "move what is due to the end of the line",
-                "        if state != State.PENDING:  # what is due",
-                "        if True:  # what is due",
+                "        if state != State.PENDING:  # a due",
+                "        if True:  # a due",
                 "test_what_is_due_again_counts_from_0_and_keeps_its_place",
             ),
         ):
-            edit = python("lifecycle/retries.py", before, after)
+            edit = python("lifecycle/manual_acts.py", before, after)
             yield Mutation(name, on, [edit], [f"tests/operations/test_messages.py::{test}"])
     yield Mutation(
         "store a decimal that is no number",
@@ -1147,13 +1147,13 @@ def _dead_queues() -> Iterator[Mutation]:
             "count the death in a dead queue again",
             on,
             [python("lifecycle/quarantine.py", "if not row.is_moved:", "if True:")],
-            [BURIAL],
+            [DEAD_QUEUE_RETRIES],
         )
         yield Mutation(
             "let a death in a dead queue be the latest of its group",
             on,
             [sql(on, "quarantine", "COALESCE(m.died_at, %(now)s)", "%(now)s")],
-            [BURIAL],
+            [DEAD_QUEUE_RETRIES],
         )
         yield Mutation(
             "group a death in a dead queue by itself",
@@ -1171,7 +1171,7 @@ def _dead_queues() -> Iterator[Mutation]:
             "take a message back under another id",
             on,
             [sql(on, "restore_dead", "SELECT m.source_id, q.id", "SELECT m.source_id + 500, q.id")],
-            [BURIAL],
+            [DEAD_QUEUE_RETRIES],
         )
         yield Mutation(
             "delete the copy in the dead queue before the message is back",
@@ -1179,18 +1179,17 @@ def _dead_queues() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/dead_queues.py",
-                    "    back.restore([id for id in sorted(free) if free[id].instance is None])\n",
-                    '    tx.run("delete", ids=sorted(free))\n'
-                    "    back.restore([id for id in sorted(free) if free[id].instance is None])\n",
+                    "    batch.restore_all()\n",
+                    '    tx.run("delete", ids=sorted(free))\n    batch.restore_all()\n',
                 )
             ],
-            [BURIAL],
+            [DEAD_QUEUE_RETRIES],
         )
         yield Mutation(
             "leave the copy in the dead queue",
             on,
             [python("lifecycle/dead_queues.py", 'tx.run("delete", ids=done)', "pass")],
-            [BURIAL],
+            [DEAD_QUEUE_RETRIES],
         )
         yield Mutation(
             "take a message back whose id a poison record has",
@@ -1203,7 +1202,7 @@ def _dead_queues() -> Iterator[Mutation]:
                     "WHERE p.message_id = m.source_id AND p.message_id < 0",
                 )
             ],
-            [f"{BURIAL}::test_an_id_that_a_poison_record_has_is_refused"],
+            [f"{DEAD_QUEUE_RETRIES}::test_an_id_that_a_poison_record_has_is_refused"],
         )
         yield Mutation(
             "leave what lies in dead queues out of the groups",

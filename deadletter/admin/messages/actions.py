@@ -8,21 +8,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ... import clock, operations
-from ...lifecycle.dead_queues import is_moved, read_burial, source_queues
+from ...lifecycle.act_results import ActResult
+from ...lifecycle.dead_queues import read_original_death, refuse_retry_dead, source_queues
+from ...lifecycle.manual_acts import (
+    refuse_discard,
+    refuse_poison,
+    refuse_release,
+    refuse_retry_now,
+)
+from ...lifecycle.refusals import Refusal
 from ...models import Message, OnPoison, Queue, State, StreamPolicy
 from ...text import visible
 from ..base import alias, as_id, tell, write_log
 from ..confirm import ActSubject, ActView, Question, WhyForm
+from ..render import refusal_text
 
 #: Messages in one act: a page of the list.
 AT_ONCE = 100
@@ -32,13 +41,6 @@ _TOLD = 10
 RETRY, REMOVE = "deadletter.retry_poison", "deadletter.remove_poison"
 
 
-@dataclass(frozen=True)
-class MessageActResult:
-    done: Sequence[int]
-    missing: Sequence[int]
-    refused: dict[int, str]
-
-
 class MessageActView(ActView):
     """An act on the messages whose ids are in the address, or come back with the answer."""
 
@@ -46,18 +48,22 @@ class MessageActView(ActView):
     label: ClassVar[Any]
     danger = False
 
+    @staticmethod
+    def refuse(message: Message, state: str) -> Refusal | None:
+        """Return the refusal of `lifecycle` as far as it can be known without locks."""
+        raise NotImplementedError
+
+    @classmethod
+    def refusal(cls, message: Message, state: str) -> str:
+        """Return why the act would leave a message alone; "": it would not."""
+        found = cls.refuse(message, state)
+        return capfirst(found.label) if found else ""
+
     def says(self, messages: Sequence[Message]) -> list[str]:
         """Say what will happen to these messages."""
         raise NotImplementedError
 
-    @classmethod
-    def refuses(cls, message: Message, state: str) -> str:
-        """Return why the act would leave a message alone; "": it would not."""
-        if state == State.ACTIVE:
-            return gettext("A worker is handling it; wait for its lease to end.")
-        return ""
-
-    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> MessageActResult:
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
         raise NotImplementedError
 
     def button(self, n: int) -> str:
@@ -75,7 +81,7 @@ class MessageActView(ActView):
 
     def question(self) -> Question:
         rows, now = _read(self.ids), clock.now(alias())
-        refusals = {m.pk: self.refuses(m, m.state(now)) for m in rows}
+        refusals = {m.pk: self.refusal(m, m.state(now)) for m in rows}
         willing = [m for m in rows if not refusals[m.pk]]
         gone = len(self.ids) - len(rows)
         return Question(
@@ -111,18 +117,14 @@ class MessageActView(ActView):
         url = self.link("message_change", message.pk)
         return ActSubject(label=str(message), about=about, url=url, refusal=refusal)
 
-    def _tell(self, result: MessageActResult) -> None:
+    def _tell(self, result: ActResult) -> None:
         if result.done:
             tell(self.request, self.told(len(result.done)))
         if result.missing:
             tell(self.request, _gone(len(result.missing)), messages.WARNING)
-        now = clock.now(alias())
-        refused = _read(list(result.refused)[:_TOLD])
-        translated = {m.pk: self.refuses(m, m.state(now)) for m in refused}
-        for id, why in list(result.refused.items())[:_TOLD]:
-            text = gettext("Message %(id)s was left alone: %(why)s")
-            why = translated.get(id) or why
-            tell(self.request, text % {"id": id, "why": why}, messages.ERROR)
+        for why in list(result.refused.values())[:_TOLD]:
+            text = gettext("Refused: %(why)s.") % {"why": refusal_text(why)}
+            tell(self.request, text, messages.ERROR)
         if (left := len(result.refused) - _TOLD) > 0:
             text = ngettext(
                 "%(n)s more message was left alone.", "%(n)s more messages were left alone.", left
@@ -142,6 +144,7 @@ class RetryDeadView(MessageActView):
     """Retry messages of a dead queue in the queue where they died."""
 
     slug, permission, label = "retry-dead", RETRY, _("Retry where it died")
+    refuse = staticmethod(refuse_retry_dead)
 
     def says(self, messages: Sequence[Message]) -> list[str]:
         columns = ("death", "source_id", "origin", "queue_id", "failure_reason")
@@ -150,9 +153,9 @@ class RetryDeadView(MessageActView):
         sources = source_queues(alias())
         targets: Counter[str] = Counter()
         for row in rows:
-            burial, only = read_burial(row), sources.get(row.queue_id, [])
+            death, only = read_original_death(row), sources.get(row.queue_id, [])
             guess = only[0] if len(only) == 1 else "?"
-            targets[(burial and burial.queue) or guess] += 1
+            targets[(death and death.queue) or guess] += 1
         says = [
             ngettext(
                 "%(n)s message goes back to queue %(queue)s, under the id that it had there.",
@@ -168,15 +171,9 @@ class RetryDeadView(MessageActView):
         )
         return [*says, kept]
 
-    @classmethod
-    def refuses(cls, message: Message, state: str) -> str:
-        if not is_moved(message):
-            return gettext("It did not come from another queue, so there is no way back.")
-        return super().refuses(message, state)
-
-    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> MessageActResult:
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
         found = operations.retry_dead(ids, self.by, why=answer["why"])
-        return MessageActResult(found.retried, found.missing, found.refused)
+        return ActResult(found.retried, found.missing, found.refused)
 
     def button(self, n: int) -> str:
         text = ngettext(
@@ -202,6 +199,7 @@ class RetryNowView(MessageActView):
     """Make failed messages due now, instead of at the end of their delays."""
 
     slug, permission, label = "retry-now", RETRY, _("Retry now")
+    refuse = staticmethod(refuse_retry_now)
     form_class = RetryNowForm
 
     def says(self, messages: Sequence[Message]) -> list[str]:
@@ -219,22 +217,10 @@ class RetryNowView(MessageActView):
             ),
         ]
 
-    @classmethod
-    def refuses(cls, message: Message, state: str) -> str:
-        if state == State.BLOCKED:
-            return gettext(
-                "It is blocked: retry what holds its stream, or release it to let it pass."
-            )
-        if state != State.ACTIVE and not message.was_tried:
-            return gettext("It is %(state)s and was never tried: there is nothing to retry.") % {
-                "state": State(state).label
-            }
-        return super().refuses(message, state)
-
-    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> MessageActResult:
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
         reset = not answer["keep_attempts"]
         found = operations.retry_now(ids, by=self.by, why=answer["why"], reset=reset)
-        return MessageActResult(found.retried, found.missing, found.refused)
+        return ActResult(found.retried, found.missing, found.refused)
 
     def button(self, n: int) -> str:
         return ngettext("Retry %(n)s message now", "Retry %(n)s messages now", n) % {"n": n}
@@ -247,6 +233,7 @@ class ReleaseView(MessageActView):
     """Release messages by name: they no longer wait for their streams."""
 
     slug, permission, label = "release", RETRY, _("Release")
+    refuse = staticmethod(refuse_release)
 
     def says(self, messages: Sequence[Message]) -> list[str]:
         n = len(messages)
@@ -260,15 +247,9 @@ class ReleaseView(MessageActView):
             gettext("Order is given up for it. What else waits in the stream goes on waiting."),
         ]
 
-    @classmethod
-    def refuses(cls, message: Message, state: str) -> str:
-        if message.stream is None:
-            return gettext("It belongs to no stream, so nothing holds it back.")
-        return super().refuses(message, state)
-
-    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> MessageActResult:
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
         found = operations.release(ids, by=self.by, why=answer["why"])
-        return MessageActResult(found.done, found.missing, found.refused)
+        return ActResult(found.done, found.missing, found.refused)
 
     def button(self, n: int) -> str:
         return ngettext("Release %(n)s message", "Release %(n)s messages", n) % {"n": n}
@@ -282,6 +263,7 @@ class PoisonView(MessageActView):
     """Poison messages by hand; each goes where the policy of its queue sends poison."""
 
     slug, permission, label = "poison", REMOVE, _("Poison by hand")
+    refuse = staticmethod(refuse_poison)
     why_required = True
     danger = True
 
@@ -307,9 +289,9 @@ class PoisonView(MessageActView):
             )
         return says
 
-    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> MessageActResult:
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
         found = operations.poison(ids, by=self.by, why=answer["why"])
-        return MessageActResult(found.done, found.missing, found.refused)
+        return ActResult(found.done, found.missing, found.refused)
 
     def button(self, n: int) -> str:
         return ngettext("Poison %(n)s message", "Poison %(n)s messages", n) % {"n": n}
@@ -321,6 +303,7 @@ class PoisonView(MessageActView):
 
 class RemoveView(MessageActView):
     slug, permission, label = "remove", REMOVE, _("Remove")
+    refuse = staticmethod(refuse_discard)
     danger = True
 
     def says(self, messages: Sequence[Message]) -> list[str]:
@@ -339,18 +322,9 @@ class RemoveView(MessageActView):
             says.append(gettext("What waits behind it in its stream goes on."))
         return says
 
-    @classmethod
-    def refuses(cls, message: Message, state: str) -> str:
-        if message.instance is not None and state != State.ACTIVE:
-            return gettext(
-                "Instance %(id)s waits for it: poison it, so that its flow is told, or cancel the "
-                "instance."
-            ) % {"id": visible(message.instance, limit=200)}
-        return super().refuses(message, state)
-
-    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> MessageActResult:
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
         found = operations.remove(ids, by=self.by, why=answer["why"])
-        return MessageActResult(found.removed, found.missing, found.refused)
+        return ActResult(found.removed, found.missing, found.refused)
 
     def button(self, n: int) -> str:
         return ngettext("Remove %(n)s message", "Remove %(n)s messages", n) % {"n": n}

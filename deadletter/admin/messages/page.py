@@ -91,7 +91,7 @@ class MessageView(AdminView):
                 "danger": act.danger,
             }
             for slug, act in ACTS.items()
-            if may(self.model_admin, request, act.permission) and not act.refuses(message, state)
+            if may(self.model_admin, request, act.permission) and not act.refusal(message, state)
         ]
 
     def ended(self, id: int | None) -> HttpResponse:

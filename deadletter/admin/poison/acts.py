@@ -14,6 +14,7 @@ from ...text import visible
 from ..base import as_id, tell, write_log
 from ..cli_hint import command
 from ..confirm import ActSubject, ActView, Question, RetryForm, WhyForm, with_why
+from ..render import refusal_text
 from ..urls import to_message
 from . import effects
 from .frame import PoisonPageView
@@ -99,7 +100,7 @@ class RetryRecordView(RecordActView):
             return self.gone(record.message_id)
         if outcome.refused:
             text = gettext("It was not retried: %(why)s.")
-            refusal = visible(next(iter(outcome.refused.values())), limit=500)
+            refusal = refusal_text(next(iter(outcome.refused.values())))
             tell(self.request, text % {"why": refusal}, messages.ERROR)
             return HttpResponseRedirect(self.home or self.url("change", record.pk))
         write_log(self.request, [record], with_why(done, why))

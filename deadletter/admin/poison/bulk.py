@@ -20,11 +20,11 @@ from django.utils.translation import gettext, ngettext
 from ... import operations
 from ...models import Act, BulkJob
 from ...operations import bulk as jobs
-from ...text import visible
 from ..base import alias, as_id, log_about_all, tell, write_log
 from ..cli_hint import command, command_for
 from ..confirm import ActView, BulkRetryForm, Question, WhyForm, with_why
 from ..counts import Capped
+from ..render import refusal_text
 from .frame import PoisonPageView
 from .plan import ACTS, AT_ONCE, BulkPlan, Selected, plan_ids, plan_matching, read_plan, sample
 from .query import PoisonFilterForm
@@ -239,7 +239,7 @@ def _tell(request: HttpRequest, done: str, missing: list[int], refused: dict[int
         tell(request, text % {"n": n}, messages.WARNING)
     for id, why in list(refused.items())[:_TOLD]:
         text = gettext("Poison record %(id)s was not retried: %(why)s.")
-        tell(request, text % {"id": id, "why": visible(why, limit=500)}, messages.ERROR)
+        tell(request, text % {"id": id, "why": refusal_text(why)}, messages.ERROR)
     if (n := len(refused) - _TOLD) > 0:
         text = ngettext("%(n)s more was not retried.", "%(n)s more were not retried.", n)
         tell(request, text % {"n": n}, messages.ERROR)

@@ -11,6 +11,7 @@ from ...operations import effect_of
 from ...text import visible
 from ..base import alias
 from ..counts import Capped, capped
+from ..render import refusal_text
 
 #: Instances named in a sentence.
 _NAMED = 5
@@ -82,7 +83,7 @@ def warnings(record: PoisonRecord) -> list[str]:
             found.append(text % {"key": visible(record.key, limit=200)})
     if refusal := effect_of(record, using=alias()).refusal:
         text = gettext("As things stand, the retry is refused: %(why)s.")
-        found.append(text % {"why": visible(refusal, limit=500)})
+        found.append(text % {"why": refusal_text(refusal)})
     return found
 
 
@@ -97,7 +98,7 @@ def on_instance(record: PoisonRecord) -> str:
     if found.failed_it:
         return gettext("%(id)s failed of this. A retry reopens it.") % name
     if found.refusal:
-        return gettext("A retry is refused: %(why)s.") % {"why": visible(found.refusal, limit=500)}
+        return gettext("A retry is refused: %(why)s.") % {"why": refusal_text(found.refusal)}
     return gettext("%(id)s still waits for it: it has not been told yet.") % name
 
 

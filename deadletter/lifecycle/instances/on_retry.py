@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from django.db.models import QuerySet
 
@@ -21,6 +22,7 @@ from ...models import (
     Queue,
 )
 from .. import streams
+from ..refusals import Refusal, RefusalReason
 from ..transaction import Stream, Transaction
 from . import end, on_death
 from .log import note
@@ -51,7 +53,7 @@ def judge(tx: Transaction, record: PoisonRecord, *, queue: str | None) -> Plan |
         return _no_owner(record)
     # Its own queue is another one for what was moved to a dead queue.
     if queue not in (None, record.queue, owner.queue) and record.kind != Kind.ACTIVITY:
-        return f"it drives instance {record.instance}, whose messages stay in one queue, in order"
+        return Refusal(RefusalReason.INSTANCE_QUEUE, instance=record.instance)
     return _Judgement(record, locked, told, tx.time()).of(owner)
 
 
@@ -125,9 +127,11 @@ class _Judgement:
         """Judge the owner of the message itself, then whoever failed with it."""
         record = self.record
         if owner.execution_id != record.execution_id and not self._is_raised(owner):
-            return f"instance {owner.id} has gone on to execution {owner.execution_id} since"
+            return Refusal(
+                RefusalReason.INSTANCE_CONTINUED, instance=owner.id, execution=owner.execution_id
+            )
         if owner.status == InstanceStatus.COMPLETED:
-            return f"instance {owner.id} has completed without it"
+            return Refusal(RefusalReason.INSTANCE_COMPLETED, instance=owner.id)
         if owner.status == InstanceStatus.FAILED:
             return self._reopen(owner)
         if record.kind != Kind.ACTIVITY:
@@ -142,7 +146,7 @@ class _Judgement:
 
     def _reopen(self, instance: Instance) -> Plan | str:
         if not has_failed(self.record, instance):
-            return f"instance {instance.id} has failed of something else: {_reason(instance)}"
+            return _failed_of_something_else(instance)
         self.plan.reopened.append(instance)
         parent = self.locked.get(instance.parent or "")
         if parent is None:
@@ -152,15 +156,15 @@ class _Judgement:
     def _judge_parent(self, child: Instance, parent: Instance) -> Plan | str:
         if self._had_ended(parent, before=child):
             return self.plan
-        whose = f"{parent.id}, the parent of {child.id},"
+        whose = {"parent": parent.id, "instance": child.id}
         if parent.execution_id != child.parent_execution_id:
-            return f"{whose} has gone on to execution {parent.execution_id} since"
+            return Refusal(RefusalReason.PARENT_CONTINUED, **whose, execution=parent.execution_id)
         if parent.status == InstanceStatus.COMPLETED:
-            return f"{whose} has completed without it"
+            return Refusal(RefusalReason.PARENT_COMPLETED, **whose)
         if parent.status == InstanceStatus.FAILED:
             if has_failed(self.record, parent) and parent.error == child.error:
                 return self._reopen(parent)
-            return f"{whose} has failed of something else: {_reason(parent)}"
+            return _failed_of_something_else(parent, child=child)
         return self._withdraw(parent, child.parent_activity_id, child.id) or self.plan
 
     def _had_ended(self, parent: Instance, *, before: Instance) -> bool:
@@ -175,23 +179,29 @@ class _Judgement:
         for message in self.told:
             if message.instance == owner.id and message.activity_id == activity_id:
                 if message.state(self.now) == "active":
-                    return f"instance {owner.id} is being told of {what} now; try again"
+                    return Refusal(RefusalReason.INSTANCE_BEING_TOLD, instance=owner.id, what=what)
                 self.plan.withdrawn.append(message)
                 return ""
         if str(activity_id) in owner.pending:
             return ""
-        return f"instance {owner.id} has handled the failure of {what} and gone on"
+        return Refusal(RefusalReason.INSTANCE_HANDLED, instance=owner.id, what=what)
 
 
-def _reason(instance: Instance) -> str:
-    error = instance.error_details or ErrorDetails.Application("unknown")
-    if instance.failed_by is None:
-        return error.text
-    return f"{error.text} (retry message {instance.failed_by} first, or both together)"
+def _failed_of_something_else(failed: Instance, *, child: Instance | None = None) -> Refusal:
+    """Refuse for an instance, or the parent of `child`, that failed of another error."""
+    error = failed.error_details or ErrorDetails.Application("unknown")
+    values: dict[str, Any] = {"instance": failed.id, "error": error.text}
+    if child is not None:
+        values |= {"parent": failed.id, "instance": child.id}
+    if failed.failed_by is None:
+        reason = RefusalReason.PARENT_FAILED if child else RefusalReason.INSTANCE_FAILED
+        return Refusal(reason, **values)
+    reason = RefusalReason.PARENT_FAILED_BY if child else RefusalReason.INSTANCE_FAILED_BY
+    return Refusal(reason, **values, failed_by=failed.failed_by)
 
 
-def _no_owner(record: PoisonRecord) -> str:
-    return f"its instance {record.instance} no longer exists"
+def _no_owner(record: PoisonRecord) -> Refusal:
+    return Refusal(RefusalReason.INSTANCE_GONE, instance=record.instance)
 
 
 def _chain(using: str, id: str) -> list[str]:
