@@ -210,7 +210,7 @@ def write_log(
 ) -> None:
     """Write Django's own log, one entry a row; the audit trail is written by `operations`."""
     user = request.user.pk
-    if user is None:  # admin_view lets nobody in without a user
+    if user is None:  # does not happen behind admin_view
         return
     flag = DELETION if gone else CHANGE
     LogEntry.objects.log_actions(user, list(rows), flag, change_message=text)

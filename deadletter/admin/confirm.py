@@ -1,8 +1,8 @@
 """
-Acts of the admin: each asks first, then acts, then tells what came of it.
+Acts of the admin: the question before the act, the act, and the result for the person.
 
-`ActView` is the one view for all of them. Its question says what will happen, to which rows, and
-asks why; the audit trail keeps the answer.
+`ActView` is the view of every act. Its page says what will happen to which rows and asks for the
+reason, which the audit trail keeps.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Question:
     """
     What the page says before an act.
 
-    `hidden` comes back with the answer, so that the act touches exactly what was shown.
+    `hidden` comes back with the answer, so that the act touches exactly the rows that were shown.
     """
 
     title: str
@@ -106,8 +106,8 @@ class ActView(AdminView):
     An act on rows: GET asks, POST acts.
 
     A subclass names the permission, returns the question and performs the act. `perform` tells the
-    person what came of it and returns the page that follows. Nothing is changed before that, and
-    an answer that the form refuses is asked for again.
+    person the result and returns the page that follows. Nothing is changed before `perform`; if the
+    form refuses the answer, the page asks again.
     """
 
     form_class: type[WhyForm] = WhyForm
@@ -148,7 +148,7 @@ class ActView(AdminView):
         )
 
     def came_from(self, otherwise: str) -> str:
-        """Return where the act was asked for; only a path of this site is followed."""
+        """Return the page that led here; only a path of this site is followed."""
         request = self.request
         wanted = request.POST.get("next") or request.GET.get("next") or ""
         safe = url_has_allowed_host_and_scheme(

@@ -1,7 +1,7 @@
 """
 Acts on messages that wait in a queue: retry now, retry where it died, release, poison, remove.
 
-Each class says what it will do, when it refuses, and calls one function of `operations`.
+Each class describes its effect and calls one function of `operations`; `lifecycle` refuses.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ _ERROR_SHOWN = 200
 
 
 class RecordActView(PoisonPageView, ActView):
-    """An act on one record. The address may be one of another page, `home`, that it returns to."""
+    """An act on one record. From another page, `home`, it returns to that page."""
 
-    #: Where the act was asked for, if that is not a page of poison.
+    #: The page that leads to the act, if it is not a page of poison.
     home = ""
     danger = False
 
@@ -37,7 +37,7 @@ class RecordActView(PoisonPageView, ActView):
             self.base_template = ActView.base_template
         else:
             self.base_template = "admin/deadletter/poison/base.html"
-        # The form names its message only to find who was faster; nothing else is done with it.
+        # Used only to say which operator was faster.
         message_id = as_id(self.request.POST.get("message", ""))
         return None if self.record is not None else self.gone(message_id)
 

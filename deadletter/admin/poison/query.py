@@ -31,7 +31,7 @@ from ..render import reason_name
 
 #: Columns with an index that also has the time, the narrowest first.
 INDEXED = ("fingerprint", "instance", "stream", "exception", "name", "queue")
-#: Records searched for what no index finds; a link leads on to older ones.
+#: Records searched when no index has the filter; a link leads on to older ones.
 REACH, REACH_FOR_TEXT = 10_000, 5_000
 _TIME_EXAMPLE = "2026-01-31 12:00"
 
@@ -134,7 +134,7 @@ def _time(key: str, text: str) -> Any:
     except ValueError:
         moment = None
     if moment is None:
-        return text  # the filter says what is wrong with it
+        return text  # PoisonFilter names the problem
     if timezone.is_naive(moment):
         moment = timezone.make_aware(moment)
     # A time that is out of range in UTC would break the statement, not the form.
@@ -146,9 +146,9 @@ class SearchWindow:
     """
     The matching records, newest first, at a bounded price.
 
-    What one index finds is complete. Anything else is searched for among the newest `reach` records
-    of what an index does find; `end` is the time of the oldest of them, None when there are no
-    older ones.
+    A filter that one index covers is complete. Other conditions are searched for among the newest
+    `reach` records that an index finds; `end` is the time of the oldest of them, None when there
+    are no older ones.
     """
 
     rows: Any

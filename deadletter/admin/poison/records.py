@@ -67,10 +67,10 @@ class RecordsView(PoisonPageView):
 
     def emptied(self, filter: PoisonFilterForm) -> dict[str, Any] | None:
         """
-        Return what is known of a group that has no records any more.
+        Return the last alert and the audit trail for a group that has no records any more.
 
-        Alerts link to the list of their group. When everything was retried or removed since, the
-        page says what there was.
+        Alerts link to the list of their group. If everything was retried or removed since, the page
+        still explains the alert.
         """
         group = filter.wanted.fingerprint
         if not group or filter.problem or set(filter.query) != {"fingerprint"}:
