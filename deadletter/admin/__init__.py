@@ -1,4 +1,4 @@
-"""Queues, messages and poison in the Django admin: declarations, and calls of `operations`."""
+"""The Django admin of deadletter: lists and pages of every model, acts that call `operations`."""
 
 from __future__ import annotations
 

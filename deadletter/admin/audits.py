@@ -17,8 +17,7 @@ from ..models import Act, AuditedMessage, AuditEntry, primary_alias
 from ..operations.retry_outcomes import attach_outcomes, outcomes_of, settle_rows
 from ..text import storable_text
 from .base import ReadOnlyAdmin, as_id
-from .payloads import show_edit
-from .render import show_text
+from .render import show_edit, show_text
 from .urls import link
 
 #: Latest entries from which the person filter takes its choices.

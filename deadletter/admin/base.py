@@ -1,25 +1,36 @@
-"""How is a big table shown without harm? Read from the primary; never changed, never counted."""
+"""
+The base of the admin: read-only lists of big tables, and the frame of pages of our own.
+
+Lists read from the primary, are never changed and never counted beyond a limit. A page that is not
+one of Django's is an `AdminView`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import models
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.template.response import TemplateResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
+from django.views.generic import View
 
 from ..models import Queue, primary_alias
 from ..times import moment
 from .error_text import may_read_errors
 from .lookups import StrictLookups
+from .urls import link
 
-#: Rows counted, and rows that can be paged through; a filter or a search leads to the others.
+#: Rows that are counted and can be paged through; a filter or a search leads to the others.
 COUNT_LIMIT = 10_000
 
 if TYPE_CHECKING:  # the class is generic to the type checker only
@@ -29,7 +40,7 @@ else:
 
 
 class CappedPaginator(_Paginator):
-    """Counts up to COUNT_LIMIT rows and then says "more": COUNT(*) reads a whole table."""
+    """Counts up to COUNT_LIMIT rows and then says "more": COUNT(*) would read the whole table."""
 
     @cached_property
     def _counted(self) -> int:
@@ -46,23 +57,23 @@ class CappedPaginator(_Paginator):
 
 
 class ReadOnlyAdmin(StrictLookups):
-    """Lists and pages that only show: what happens to messages is decided by `lifecycle`."""
+    """A list that shows and never changes: `lifecycle` decides what happens to messages."""
 
     paginator = CappedPaginator
     show_full_result_count = False
     list_max_show_all = 0
-    #: A count beside every filter would be as many counts of the whole table.
+    #: Facets would count the whole table once for every filter.
     show_facets = admin.ShowFacets.NEVER
-    # Other columns have no index of their own: sorting by one would read and sort every row.
+    # Other columns have no index: sorting by one would read and sort every row.
     sortable_by = ("id",)
-    #: Columns and fields that need the payload permission, and what takes their place; "": nothing.
+    #: Columns and fields that need the payload permission, each with its substitute ("": none).
     without_payload: Mapping[str, str] = {}
 
     class Media:
         css = {"all": ("deadletter/admin.css",)}
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        # A replica may still show what is already gone.
+        # A replica may still show rows that are already gone.
         return super().get_queryset(request).using(primary_alias())
 
     def get_list_display(self, request: HttpRequest) -> Any:
@@ -79,7 +90,7 @@ class ReadOnlyAdmin(StrictLookups):
         return tuple(dict.fromkeys((*super().get_readonly_fields(request, obj), *others)))
 
     def _allowed(self, request: HttpRequest, names: Any) -> Any:
-        """Replace what shows payloads, headers or texts of errors for who may not see them."""
+        """Replace columns with payloads, headers or error texts for readers without permission."""
         if self.without_payload and not may_read_errors(request):
             allowed = (self.without_payload.get(name, name) for name in names)
             names = tuple(dict.fromkeys(filter(None, allowed)))
@@ -96,7 +107,7 @@ class ReadOnlyAdmin(StrictLookups):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by whole values of indexed columns, in one index probe each."""
+        """Search for whole values of indexed columns, with one index probe each."""
         term = search_term.strip()
         return (queryset.filter(self.matches(term)) if term else queryset), False
 
@@ -115,7 +126,7 @@ class ReadOnlyAdmin(StrictLookups):
 
 @cache
 def _exact_times(model: type[models.Model]) -> dict[str, Callable[[Any], str]]:
-    """Return for each time of a model what shows it to the second and with its zone."""
+    """Return a column function for each time of a model: to the second, with its zone."""
 
     def exact(field: Any) -> Callable[[Any], str]:
         def show(row: Any) -> str:
@@ -129,15 +140,104 @@ def _exact_times(model: type[models.Model]) -> dict[str, Callable[[Any], str]]:
     return {f.name: exact(f) for f in fields if isinstance(f, models.DateTimeField)}
 
 
+class AdminView(View):
+    """
+    A page of our own. `model_admin` gives it the site, the permissions and the style sheets.
+
+    The permission is checked before anything is read. A page that is about one row reads it in
+    `prepare`, and may answer there when the row is gone.
+    """
+
+    #: Given to `as_view()`.
+    model_admin: StrictLookups = None  # type: ignore[assignment]
+    #: The permission that the page needs besides the one to view its model; "": none.
+    permission = ""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not self.has_permission():
+            raise PermissionDenied
+        return self.prepare() or super().dispatch(request, *args, **kwargs)
+
+    def has_permission(self) -> bool:
+        return may(self.model_admin, self.request, self.permission)
+
+    def prepare(self) -> HttpResponseBase | None:
+        """Read what the page is about; return a response to answer at once."""
+        return None
+
+    @property
+    def site_name(self) -> str:
+        return str(self.model_admin.admin_site.name)
+
+    @property
+    def by(self) -> str:
+        """The name that the audit trail keeps."""
+        return self.request.user.get_username()
+
+    def link(self, page: str, *args: object, **query: Any) -> str:
+        """Return the address of `deadletter_<page>` in this site; "" where it has none."""
+        return link(self.site_name, page, *args, **query)
+
+    def page(self, template: str, title: str, *, status: int = 200, **context: Any) -> HttpResponse:
+        site = self.model_admin.admin_site
+        self.request.current_app = site.name
+        frame = {"title": title, "opts": self.model_admin.opts, "media": self.model_admin.media}
+        return TemplateResponse(
+            self.request,
+            f"admin/deadletter/{template}.html",
+            {**site.each_context(self.request), **frame, **context},
+            status=status,
+        )
+
+
+def may(model_admin: StrictLookups, request: HttpRequest, permission: str = "") -> bool:
+    """True if this person may view the model and has the permission as well."""
+    seen = model_admin.has_view_permission(request)
+    return seen and (not permission or request.user.has_perm(permission))
+
+
+def alias() -> str:
+    """Return the primary: a replica may still show rows that are already gone."""
+    return primary_alias()
+
+
+def tell(request: HttpRequest, text: str, level: int = messages.SUCCESS) -> None:
+    messages.add_message(request, level, text, fail_silently=True)
+
+
+def write_log(
+    request: HttpRequest, rows: Sequence[models.Model], text: str, *, gone: bool = False
+) -> None:
+    """Write Django's own log, one entry a row; the audit trail is written by `operations`."""
+    user = request.user.pk
+    if user is None:  # does not happen behind admin_view
+        return
+    flag = DELETION if gone else CHANGE
+    LogEntry.objects.log_actions(user, list(rows), flag, change_message=text)
+
+
+def log_about_all(model_admin: StrictLookups, request: HttpRequest, text: str) -> None:
+    """Write Django's own log about an act that read rows of a model and changed none."""
+    LogEntry.objects.create(
+        user_id=request.user.pk or 0,
+        content_type=ContentType.objects.get_for_model(model_admin.model),
+        object_repr=str(model_admin.opts.verbose_name_plural),
+        action_flag=CHANGE,
+        change_message=text,
+    )
+
+
 class QueueFilter(admin.SimpleListFilter):
-    """By queue; the choices come from the short table of queues, not from the long one listed."""
+    """Filters by queue. The choices come from the short table of queues, not from the list."""
 
     title = _("queue")
     parameter_name = "queue"
-    #: What a row keeps of its queue: the key, or the name.
+    #: The column of a row that names its queue: by key, or by name.
     column = "queue_id"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[Any, str]]:
         rows = Queue.objects.using(primary_alias()).order_by("name")
         return [
             (str(pk) if self.column == "queue_id" else name, name)
@@ -153,7 +253,7 @@ class QueueFilter(admin.SimpleListFilter):
 
 
 def as_id(term: str) -> int | None:
-    """Read a search term as an id; None when no row could have it."""
+    """Read a search term as an id; None when no row can have it."""
     if not (term.isascii() and term.isdigit() and len(term) <= 19):
         return None
     return int(term) if int(term) < 2**63 else None

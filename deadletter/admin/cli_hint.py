@@ -1,4 +1,4 @@
-"""How is the same done on the command line? Words to copy, quoted for a shell."""
+"""The command that does the same as a page, to be copied; quoted for a shell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..status import FailureReason
 
 
 def command(verb: str, *ids: object, **options: Any) -> str:
-    """`command("retry", 17, why="…")` is `manage.py deadletter retry 17 --why '…'`."""
+    """Return a command: `("retry", 17, why="…")` is `manage.py deadletter retry 17 --why '…'`."""
     words = ["manage.py", "deadletter", verb, *(str(id) for id in ids)]
     for name, value in options.items():
         if value is True:
@@ -22,7 +22,7 @@ def command(verb: str, *ids: object, **options: Any) -> str:
 
 
 def command_for(verb: str, wanted: PoisonFilter, **options: Any) -> str:
-    """The command for everything that matches; without a filter, everything there is."""
+    """Return the command for all records that match; without a filter, for all records."""
     found: Mapping[str, Any] = wanted.as_dict()
     narrowed = {key: value for key, value in found.items() if key not in ("up_to", "queues")}
     if "reason" in narrowed:

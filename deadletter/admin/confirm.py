@@ -1,24 +1,73 @@
-"""How is a person asked before something is done? One page: what will happen, to which, and why."""
+"""
+Acts of the admin: the question before the act, the act, and the result for the person.
+
+`ActView` is the view of every act. Its page says what will happen to which rows and asks for the
+reason, which the audit trail keeps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import admin
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.http import HttpRequest
-from django.template.response import TemplateResponse
+from django import forms
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext_lazy as _
+
+from ..models import Queue
+from .base import AdminView, alias
 
 #: Characters of a reason; the audit trail keeps it for good.
 WHY_LIMIT = 2_000
 
 
+class WhyForm(forms.Form):
+    """Asks for the reason, which the audit trail keeps with the operator's name."""
+
+    why = forms.CharField(
+        label=_("Why"),
+        required=False,
+        max_length=WHY_LIMIT,
+        help_text=_("Kept in the audit trail with your name."),
+        error_messages={"required": _("Say why: others will ask.")},
+        widget=forms.Textarea(
+            attrs={"rows": 2, "class": "vLargeTextField", "autocomplete": "off", "autofocus": True}
+        ),
+    )
+
+
+class RetryForm(WhyForm):
+    """Asks for the queue as well."""
+
+    queue = forms.ChoiceField(label=_("Into the queue"), required=False)
+    field_order = ["queue", "rate", "why"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        names = Queue.objects.using(alias()).order_by("name").values_list("name", flat=True)
+        queue = self.fields["queue"]
+        assert isinstance(queue, forms.ChoiceField)  # noqa: S101 - declared above
+        queue.choices = [("", _("the one it came from")), *((name, name) for name in names)]
+
+
+class BulkRetryForm(RetryForm):
+    """Asks for a rate as well: a dependency that has just recovered must not be overloaded."""
+
+    rate = forms.FloatField(
+        label=_("At most per second"),
+        required=False,
+        min_value=0.001,
+        max_value=1_000_000,
+        help_text=_("Empty: all at once. 10: the last of 600 is tried a minute from now."),
+        widget=forms.NumberInput(attrs={"step": "any", "min": "0.001", "class": "vIntegerField"}),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """One row the act is about; `refusal` says why it would not be touched."""
+class ActSubject:
+    """One row the act is about; `refusal` says why the act would leave it alone."""
 
     label: str
     about: Sequence[str] = ()
@@ -28,56 +77,86 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Everything the page says. `hidden` comes back: what was shown is what is done."""
+    """
+    What the page says before an act.
+
+    `hidden` comes back with the answer, so that the act touches exactly the rows that were shown.
+    """
 
     title: str
     button: str
-    says: Sequence[str]
-    subjects: Sequence[Subject] = ()
+    says: Sequence[str] = ()
+    #: Reasons why the act may fail or have no effect for now.
+    warnings: Sequence[str] = ()
+    subjects: Sequence[ActSubject] = ()
     hidden: Sequence[tuple[str, str]] = ()
+    #: Where "No, go back" leads.
     back: str
+    #: The act destroys something.
     danger: bool = False
-    why_required: bool = False
-    #: A checkbox: its name, its label, and whether it is checked.
-    choice: tuple[str, Any, bool] | None = None
+    #: False: there is nothing to confirm.
     possible: bool = True
-    problems: Sequence[str] = field(default_factory=list)
+    problems: Sequence[str] = ()
+    #: The same act on the command line.
+    command: str = ""
 
 
-def ask(model_admin: Any, request: HttpRequest, question: Question) -> TemplateResponse:
-    """Show the question. Nothing has been changed yet."""
-    site: admin.AdminSite = model_admin.admin_site
-    context = {
-        **site.each_context(request),
-        "title": question.title,
-        "question": question,
-        "opts": model_admin.opts,
-        "why": request.POST.get("why", ""),
-        "why_limit": WHY_LIMIT,
-        "media": model_admin.media,
-    }
-    request.current_app = site.name
-    return TemplateResponse(request, "admin/deadletter/act.html", context)
+class ActView(AdminView):
+    """
+    An act on rows: GET asks, POST acts.
+
+    A subclass names the permission, returns the question and performs the act. `perform` tells the
+    person the result and returns the page that follows. Nothing is changed before `perform`; if the
+    form refuses the answer, the page asks again.
+    """
+
+    form_class: type[WhyForm] = WhyForm
+    why_required = False
+    template = "act"
+    #: The frame of the page: the navigation and breadcrumbs around the question.
+    base_template = "admin/deadletter/act_base.html"
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        return self.ask(self.form())
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        form = self.form(request.POST)
+        return self.perform(form) if form.is_valid() else self.ask(form)
+
+    def form(self, data: QueryDict | None = None) -> WhyForm:
+        form = self.form_class(data)
+        form.fields["why"].required = self.why_required
+        return form
+
+    def question(self) -> Question:
+        raise NotImplementedError
+
+    def perform(self, form: WhyForm) -> HttpResponse:
+        raise NotImplementedError
+
+    def ask(self, form: WhyForm, **context: Any) -> HttpResponse:
+        """Show the question. Nothing has been changed yet."""
+        question = self.question()
+        return self.page(
+            self.template,
+            question.title,
+            question=question,
+            form=form,
+            command=question.command,
+            base_template=self.base_template,
+            **context,
+        )
+
+    def came_from(self, otherwise: str) -> str:
+        """Return the page that led here; only a path of this site is followed."""
+        request = self.request
+        wanted = request.POST.get("next") or request.GET.get("next") or ""
+        safe = url_has_allowed_host_and_scheme(
+            wanted, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+        )
+        return wanted if wanted and safe else otherwise
 
 
-def log_act(request: HttpRequest, rows: Sequence[Any], text: str) -> None:
-    """Write the admin's own log, one entry a row; the audit trail is written by `operations`."""
-    LogEntry.objects.log_actions(
-        user_id=request.user.pk or 0,
-        queryset=rows,
-        action_flag=CHANGE,
-        change_message=text,
-    )
-
-
-def answered_why(request: HttpRequest) -> str:
-    return request.POST.get("why", "").strip()[:WHY_LIMIT]
-
-
-def came_from(request: HttpRequest, otherwise: str) -> str:
-    """Return where to go on; only a path of this site is followed."""
-    wanted = request.POST.get("next") or request.GET.get("next") or ""
-    safe = url_has_allowed_host_and_scheme(
-        wanted, allowed_hosts={request.get_host()}, require_https=request.is_secure()
-    )
-    return wanted if wanted and safe else otherwise
+def with_why(text: str, why: str) -> str:
+    """Return an entry of Django's log: what was done, and the reason if one was given."""
+    return f"{text} {why}" if why else text

@@ -1,8 +1,8 @@
 """
-What a page shows of an error to a reader without the payload permission: class and place.
+Errors for readers without the payload permission: the class and the place, not the text.
 
-The text of an exception often repeats what a payload holds ("no such card: 4111…"). Its class and
-the frames it passed are code of the site, and enough to know whose bug it is.
+The text of an exception often quotes the payload ("no such card: 4111…"). Its class and its frames
+are code of the site, and enough to find the bug.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def may_read_errors(request: HttpRequest) -> bool:
 
 def exception_of(error: str | None, traceback: str = "") -> str:
     """
-    Return the class that an error text begins with, or "" where it cannot be told from data.
+    Return the class that an error text begins with, or "" where the word may be data.
 
-    A word before a colon may be anything ("alice: no such customer"): it counts as a class only if
-    it is one here, or if the traceback names it. Nothing is imported.
+    A word before a colon may be data ("alice: no such customer"): it is taken for a class only if
+    such an exception is loaded, or if the traceback names it. Nothing is imported.
     """
     found = _CLASS.match(error or "")
     if found is None:
@@ -39,21 +39,21 @@ def exception_of(error: str | None, traceback: str = "") -> str:
 
 
 def hidden_text(error: str | None, traceback: str = "") -> str:
-    """Return what stands where the text of an error would."""
+    """Return the substitute for the text of an error."""
     if not error:
         return ""
     return exception_of(error, traceback) or gettext("You may not see texts of errors.")
 
 
 def said_of(text: str, category: str | None) -> str:
-    """Return what may be shown of the text of an instance's error: ours, or the class of theirs."""
-    # "poison: message mail exceeded 5 attempts" is written by deadletter, from names and numbers.
+    """Return the error of an instance if deadletter wrote it, else only its class."""
+    # deadletter writes "poison: message mail exceeded 5 attempts" from names and numbers.
     return text if category == "poison" else hidden_text(text)
 
 
 def _is_exception(name: str) -> bool:
     module, _, rest = name.rpartition(".")
-    while module and module not in sys.modules:  # a class may be inside another
+    while module and module not in sys.modules:  # a nested class
         module, _, outer = module.rpartition(".")
         rest = f"{outer}.{rest}"
     found: object = sys.modules.get(module, builtins) if module else builtins

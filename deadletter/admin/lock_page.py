@@ -1,4 +1,4 @@
-"""The answer of every page whose act met a lock: nothing was changed, and who may hold it."""
+"""The answer of an act that met a lock: nothing was changed, and which transactions hold it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from django.contrib import admin
 from django.http import HttpRequest, HttpResponseBase
 from django.template.response import TemplateResponse
 
@@ -14,8 +15,8 @@ from ..exceptions import LockNotAvailable
 View = Callable[..., HttpResponseBase]
 
 
-def with_lock_page(model_admin: Any, view: View) -> View:
-    """Answer with a page that says who is in the way, where an act of the view met a lock."""
+def with_lock_page(model_admin: admin.ModelAdmin[Any], view: View) -> View:
+    """Return the view with an answer for the case that its act meets a lock."""
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -27,8 +28,10 @@ def with_lock_page(model_admin: Any, view: View) -> View:
     return guarded
 
 
-def _page(model_admin: Any, request: HttpRequest, error: LockNotAvailable) -> TemplateResponse:
-    """Not a redirect: the browser's way back leads to the form, with all that was entered."""
+def _page(
+    model_admin: admin.ModelAdmin[Any], request: HttpRequest, error: LockNotAvailable
+) -> TemplateResponse:
+    """Answer with a page, not a redirect: the browser's back button keeps what was entered."""
     site = model_admin.admin_site
     request.current_app = site.name
     context = {

@@ -1,9 +1,9 @@
 """
-Which parameters a list of the admin accepts: those of its filters, and nothing else.
+The parameters that a list of the admin accepts: only the parameters of its filters.
 
-Django lets an address filter a list by any column (`?payload__contains=a`), whatever the page
-shows. That tells a reader without the permission what a hidden column holds, one guess a request,
-and lets anybody run a regular expression over every row.
+Django lets an address filter a list by any column (`?payload__contains=a`), also by hidden ones. A
+reader without the permission could guess the value of a hidden column, one request at a time, and
+run a regular expression over every row.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _PARTS_OF_A_DATE = ("year", "month", "day")
 
 
 class StrictLookups(_ModelAdmin):
-    """A list that answers 400 to every parameter that no link of its own page carries."""
+    """A list that answers 400 to every parameter that its own links do not use."""
 
     #: Parameters of links that belong to no filter.
     other_lookups: tuple[str, ...] = ()
 
     @property
     def urls(self) -> list[Any]:
-        """Return the pages, each with an answer for the case that its act meets a lock."""
+        """Return the pages, each with an answer for an act that meets a lock."""
         found = self.get_urls()
         for pattern in found:
             if getattr(pattern, "callback", None) is not None:
@@ -62,11 +62,11 @@ class StrictLookups(_ModelAdmin):
             return super().get_changelist_instance(request)
         except IncorrectLookupParameters as error:
             if isinstance(error.__context__, InvalidPage):
-                raise  # rows went away since the link was made: Django leads to the first page
-            raise BadRequest("This list cannot be filtered so.") from error
+                raise  # rows were deleted since the link was made: Django leads to the first page
+            raise BadRequest("This list has no such filter.") from error
 
     def _parameters(self, spec: Any, request: Any) -> Iterable[str | None]:
-        """Return the parameters that a filter reads, without asking it for its choices."""
+        """Return the parameters that a filter reads, without reading its choices."""
         if isinstance(spec, type) and issubclass(spec, admin.SimpleListFilter):
             return (spec.parameter_name,)
         if callable(spec):
@@ -79,20 +79,20 @@ class StrictLookups(_ModelAdmin):
         return found.expected_parameters()  # type: ignore[no-any-return]
 
     def _check_order(self, request: HttpRequest) -> None:
-        """Refuse what is no sortable column: Django checks `sortable_by` only for its links."""
+        """Refuse to sort by other columns: Django checks `sortable_by` only for its links."""
         columns = list(self.get_list_display(request))
         if self.get_actions(request):
             columns.insert(0, "action_checkbox")
         sortable = {str(n) for n, name in enumerate(columns) if name in self._sortable(request)}
         for part in filter(None, request.GET.get(ORDER_VAR, "").split(".")):
             if part.removeprefix("-") not in sortable:
-                raise DisallowedModelAdminLookup("This list cannot be sorted so.")
+                raise DisallowedModelAdminLookup("This list cannot be sorted by this column.")
 
     def _sortable(self, request: HttpRequest) -> Iterable[Any]:
         return self.get_sortable_by(request) or ()
 
 
 def refuse_others(request: HttpRequest, known: Iterable[str]) -> None:
-    """Answer 400 to a parameter that a page of our own does not read."""
+    """Answer 400 to parameters that the page does not read."""
     if set(request.GET) - set(known):
         raise DisallowedModelAdminLookup("This page has no such filter.")

@@ -22,10 +22,12 @@ from ..exceptions import UnknownQueue
 from ..models import OnPoison, Queue, State, primary_alias
 from ..models.fields import SecondsField
 from ..operations.queues import POLICY
+from .base import may
 from .confirm import WHY_LIMIT
 from .counts import IN_A_LIST, ON_A_PAGE, Capped, attach_counts
 from .lookups import StrictLookups
-from .pausing import pause_url, pause_view, rows_url
+from .queue_pause import PauseView, ResumeView, pause_url
+from .urls import to_state
 
 if TYPE_CHECKING:  # the class is generic to the type checker only
     _ModelForm = forms.ModelForm[Queue]
@@ -71,7 +73,7 @@ def _column(state: State) -> Any:
     @admin.display(description=state.label)
     def show(self: Any, queue: Any) -> Any:
         count: Capped = queue.counts[state]
-        url = rows_url(self, queue, state)
+        url = to_state(self.admin_site.name, queue, state)
         return format_html('<a href="{}">{}</a>', url, count) if url and count else str(count)
 
     return show
@@ -158,20 +160,18 @@ class QueueAdmin(StrictLookups):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         own = [
-            path("<int:pk>/pause/", view(self.pause), name="deadletter_queue_pause"),
-            path("<int:pk>/resume/", view(self.resume), name="deadletter_queue_resume"),
+            path(
+                "<int:pk>/pause/",
+                view(PauseView.as_view(model_admin=self)),
+                name="deadletter_queue_pause",
+            ),
+            path(
+                "<int:pk>/resume/",
+                view(ResumeView.as_view(model_admin=self)),
+                name="deadletter_queue_resume",
+            ),
         ]
         return own + super().get_urls()
-
-    def pause(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return pause_view(self, request, pk, paused=True)
-
-    def resume(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return pause_view(self, request, pk, paused=False)
-
-    def has_pause_permission(self, request: HttpRequest) -> bool:
-        seen = self.has_view_permission(request)
-        return seen and request.user.has_perm("deadletter.pause_queue")
 
     def formfield_for_foreignkey(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         kwargs["using"] = primary_alias()
@@ -247,13 +247,14 @@ class QueueAdmin(StrictLookups):
         using = primary_alias()
         attach_counts([queue], now=clock.now(using), limit=ON_A_PAGE, using=using)
         counts: dict[str, Capped] = queue.counts
+        site = self.admin_site.name
         return {
             "counts": [
-                {"label": State(state).label, "n": n, "url": rows_url(self, queue, state)}
+                {"label": State(state).label, "n": n, "url": to_state(site, queue, state)}
                 for state, n in counts.items()
             ],
             "paused": queue.paused,
-            "pause_url": pause_url(self, queue) if self.has_pause_permission(request) else "",
+            "pause_url": pause_url(site, queue) if may(self, request, PauseView.permission) else "",
         }
 
     def _refuse(self, request: HttpRequest, why: str, url: str) -> HttpResponse:

@@ -1,7 +1,14 @@
-"""How is stored text shown, whatever it is? Read as text, decoded here, escaped by the template."""
+"""
+Stored values on a page: text, JSON, reasons, stages and times.
+
+A stored value is read as text and decoded here, so that a damaged one cannot break the page. It is
+redacted and indented for people, and escaped by the template.
+"""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import DatabaseError, models
@@ -11,26 +18,35 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
 from ..exceptions import Undecodable
+from ..lifecycle.refusals import Refusal
+from ..models import Damaged
+from ..operations import diff
+from ..operations.hidden_values import HiddenValueMoved, has_marker, restore, same
+from ..operations.redaction import HIDDEN, redact
 from ..payload import SIZE_LIMIT, decode
-from ..status import FailureReason
-from ..text import storable_text
+from ..status import FailureReason, Status
+from ..text import page_text, storable_text
 
-#: Bytes of a value on a page; indentation can make it many times its stored size.
+#: Bytes of a JSON value on a page; the rest can be downloaded.
+JSON_LIMIT = 64 * 1024
+#: Bytes of indented JSON; a larger value is shown on one line.
+INDENTED = 1024 * 1024
+#: Bytes of a text on a page: indentation can make it larger than it is stored.
 SHOWN_LIMIT = 2 * SIZE_LIMIT
 
 
 def show_text(text: str | None, problem: str = "") -> str:
-    """Render text as it is, line breaks and all."""
+    """Render text as it is, with its line breaks."""
     shown = None if text is None else storable_text(text, limit=SHOWN_LIMIT)
     return render_to_string("admin/deadletter/text.html", {"text": shown, "problem": problem})
 
 
 def stored_text(row: models.Model, column: str) -> tuple[str | None, str]:
     """
-    Read one column as text, and what was wrong with it.
+    Return one column as text, and the problem if it cannot be read.
 
-    Not through the model: a JSONField raises for a damaged value and takes the page with it, and
-    SQLite can hold bytes that are no text at all.
+    Not through the model: a JSONField raises for a damaged value, and SQLite can hold bytes that
+    are not text.
     """
     rows = type(row)._default_manager.using(row._state.db).filter(pk=row.pk)
     as_text = Cast(column, models.TextField())
@@ -39,6 +55,96 @@ def stored_text(row: models.Model, column: str) -> tuple[str | None, str]:
     except (DatabaseError, UnicodeError) as error:
         unreadable = gettext("This value cannot be read.")
         return None, f"{unreadable} {storable_text(error, limit=500)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A JSON value as stored; `value` is Damaged when it cannot be decoded."""
+
+    value: Any
+    problem: str = ""
+
+    @property
+    def damaged(self) -> bool:
+        return isinstance(self.value, Damaged)
+
+    def redacted(self) -> Any:
+        found = redact(self.value)
+        return found.text if isinstance(found, Damaged) else found
+
+    def text(self) -> str:
+        """Return the whole value as text for people: redacted, and indented if it is JSON."""
+        found = self.redacted()
+        return found if self.damaged and isinstance(found, str) else pretty(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownValue:
+    """A value as a page shows it."""
+
+    text: str
+    problem: str = ""
+    cut: bool = False
+
+
+def read_json(row: models.Model, column: str) -> Stored:
+    """Read one JSON column. Never raises, whatever is stored there."""
+    text, problem = stored_text(row, column)
+    if text is None:
+        return Stored(value=None, problem=problem)
+    return _decoded(text)
+
+
+def show_json(stored: Stored) -> ShownValue:
+    text = stored.text() if stored.value is not None else ""
+    data = text.encode("utf-8", "replace")
+    return ShownValue(text=page_text(text), problem=stored.problem, cut=len(data) > JSON_LIMIT)
+
+
+def show_original(text: Any) -> ShownValue:
+    """Show a payload that an edit replaced; the history keeps it as text."""
+    return show_json(_decoded(text) if isinstance(text, str) else Stored(value=text))
+
+
+def show_edit(before: str | None, after: str) -> str:
+    """Render what an edit changed, from the stored texts: redacted, line by line."""
+    # A missing payload is null.
+    old, new = _decoded(before or "null"), _decoded(after)
+    context = {
+        "lines": diff.lines(old.text(), new.text()),
+        "hidden_changed": hidden_changed(new.redacted(), old, new.value),
+    }
+    return render_to_string("admin/deadletter/diff.html", context)
+
+
+def hidden_changed(shown: Any, before: Stored, after: Any) -> bool:
+    """True if hidden values change as well: the difference cannot show them."""
+    if before.damaged:
+        return has_marker(shown)
+    try:
+        return not same(restore(shown, before.value), after)
+    except HiddenValueMoved:
+        return True
+
+
+def pretty(value: Any) -> str:
+    try:
+        lines = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+        lines.encode()
+        return lines if len(lines) <= INDENTED else json.dumps(value, ensure_ascii=False)
+    except UnicodeEncodeError:  # a lone surrogate: shown, and edited, as its escape
+        return json.dumps(value, indent=2)
+    except (RecursionError, ValueError, TypeError):
+        return HIDDEN  # a redaction rule of the site returned something that is not JSON
+
+
+def _decoded(text: str) -> Stored:
+    try:
+        return Stored(value=decode(text))
+    except Undecodable as error:
+        undecodable = gettext("This value cannot be decoded.")
+        problem = f"{undecodable} {error}"
+        return Stored(value=Damaged(text, str(error)), problem=problem)
 
 
 def last_traceback(row: models.Model) -> str:
@@ -53,6 +159,17 @@ def last_traceback(row: models.Model) -> str:
 
 def reason_name(number: int | None) -> str:
     return str(FailureReason.read(number).label)
+
+
+def refusal_text(why: str) -> str:
+    """Return why an act was refused, in the language of the page."""
+    return why.label if isinstance(why, Refusal) else page_text(why, limit=500)
+
+
+def stage_names(status: int) -> str:
+    """Name the bits of a status (STORED, FAILED); the application's own bits are numbers."""
+    bits = [1 << place for place in range(status.bit_length()) if status >> place & 1]
+    return ", ".join(Status(bit).name or str(bit) for bit in bits)
 
 
 def moment(value: Any) -> Any:

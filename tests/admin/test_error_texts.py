@@ -17,7 +17,7 @@ from django.urls import reverse
 
 from deadletter import FailureReason, lifecycle, operations, send, start
 from deadletter.admin.error_text import exception_of
-from deadletter.admin.poison.tracebacks import places
+from deadletter.admin.tracebacks import places
 from deadletter.descriptions import describe
 from deadletter.error_details import ErrorDetails
 from deadletter.lifecycle import Failure
@@ -121,8 +121,8 @@ PAGES = {
     "poisonrecord/records/": True,
     "poisonrecord/matrix/?by=exception": True,
     "poisonrecord/{poison}/change/": True,
-    "poisonrecord/{poison}/retry/": False,
-    "poisonrecord/{poison}/remove/": False,
+    "poisonrecord/{poison}/retry/": True,
+    "poisonrecord/{poison}/remove/": True,
     "poisonrecord/bulk/retry/": True,
     "message/": True,
     "message/{message}/change/": True,

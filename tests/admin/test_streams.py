@@ -83,7 +83,12 @@ def test_a_halted_stream_goes_on_after_the_retry(admin_client: Client, halted, c
     response = admin_client.post(act_url("retry", halted.pk), {"why": "fixed"}, follow=True)
 
     assert "2 messages wait behind it." in page
-    assert told(response) == [f"{halted} is back in its queue; the stream goes on with it."]
+    page = url("message", "change", halted.message_id)
+    assert " ".join(told(response)) == (
+        f"Message {halted.message_id} (book) is back in the queue ledger. "
+        "The stream goes on with it. "
+        f'<a href="{page}">Look at it</a>'
+    )
     assert counts() == {"pending": 1, "blocked": 2}
     entry = AuditEntry.objects.get()
     assert (entry.act, entry.by, entry.why) == ("retry", "admin", "fixed")
@@ -93,7 +98,9 @@ def test_a_halted_stream_goes_on_after_the_retry(admin_client: Client, halted, c
 def test_a_halted_stream_goes_on_after_the_removal(admin_client: Client, halted, counts) -> None:
     response = admin_client.post(act_url("remove", halted.pk), {"why": "never mind"}, follow=True)
 
-    assert told(response) == [f"{halted} was removed; the stream goes on."]
+    assert told(response) == [
+        f"Message {halted.message_id} (book) was removed for good. The stream goes on."
+    ]
     assert counts() == {"pending": 1, "blocked": 1}
 
 
@@ -103,7 +110,7 @@ def test_the_second_of_two_operators_is_told(admin_client: Client, halted, slug:
 
     response = admin_client.post(act_url(slug, halted.pk), follow=True)
 
-    assert told(response)[-1].startswith("The poison record is gone")
+    assert told(response)[-1].startswith("This poison record is gone")
     assert AuditEntry.objects.count() == 1
 
 
@@ -112,7 +119,7 @@ def test_a_refused_retry_is_told(admin_client: Client, halted, counts) -> None:
 
     response = admin_client.post(act_url("retry", halted.pk), follow=True)
 
-    assert "was left alone" in told(response)[0]
+    assert "It was not retried: queue 'gone' does not exist" in told(response)[0]
     assert counts() == {"blocked": 2, "dead": 1}
 
 

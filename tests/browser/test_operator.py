@@ -88,7 +88,7 @@ def test_a_halted_stream_is_freed_by_keyboard_alone(open_page, workers) -> None:
     page.keyboard.type("the account was closed")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.locator(".messagelist .success")).to_contain_text("the stream goes on")
+    expect(page.locator(".messagelist .success")).to_contain_text("The stream goes on")
     workers.drain()
 
     assert Message.objects.count() == 0

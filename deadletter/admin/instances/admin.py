@@ -24,7 +24,7 @@ from ...text import page_text
 from ...times import ago
 from ..base import ReadOnlyAdmin
 from ..error_text import said_of
-from . import cancel
+from .cancel import CancelView
 from .page import find, gone, page_context
 
 #: Choices of the name filter; each costs one index probe. Any name can be given in the URL.
@@ -121,7 +121,8 @@ class InstanceAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         name = "deadletter_instance_cancel"
-        own = [path("<path:object_id>/cancel/", view(self.cancel), name=name)]
+        cancel = CancelView.as_view(model_admin=self)
+        own = [path("<path:object_id>/cancel/", view(cancel), name=name)]
         return own + super().get_urls()
 
     def change_view(
@@ -141,9 +142,6 @@ class InstanceAdmin(ReadOnlyAdmin):
             **page_context(site.name, request, found),
         }
         return TemplateResponse(request, "admin/deadletter/instance/page.html", context)
-
-    def cancel(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return cancel.cancel(self, request, object_id)
 
     @admin.display(description=_("id"))
     def shown_id(self, instance: Instance) -> str:

@@ -1,20 +1,17 @@
-"""Cancel an instance: asked with GET, done with POST, told afterwards."""
+"""Cancel an instance."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext, ngettext
 
 from ... import operations
 from ...models import Instance, InstanceStatus, Message
 from ...text import page_text
-from ..confirm import Question, Subject, answered_why, ask, log_act
+from ..base import alias, tell, write_log
+from ..confirm import ActSubject, ActView, Question, WhyForm
 from ..counts import Capped, capped
-from ..pages import alias, tell
 from ..urls import to_instance
 from .page import find, gone
 
@@ -22,61 +19,61 @@ from .page import find, gone
 NAMED, COUNTED = 20, 1_000
 
 
-def cancel(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
-    allowed = request.user.has_perm("deadletter.cancel_instance")
-    if not (allowed and model_admin.has_view_permission(request)):
-        raise PermissionDenied
-    found = find(object_id)
-    if found is None:
-        return gone(model_admin, request)
-    why = answered_why(request)
-    if request.method == "POST" and why:
-        _carry_out(request, found, why)
-        back = to_instance(model_admin.admin_site.name, request, found.pk)
-        return HttpResponseRedirect(back)
-    return ask(model_admin, request, _question(model_admin, request, found))
+class CancelView(ActView):
+    permission = "deadletter.cancel_instance"
+    why_required = True
 
+    def prepare(self) -> HttpResponse | None:
+        found = find(self.kwargs["object_id"])
+        if found is None:
+            return gone(self.model_admin, self.request)
+        self.instance: Instance = found
+        self.shown = page_text(found.pk, limit=200)
+        return None
 
-def _carry_out(request: HttpRequest, found: Instance, why: str) -> None:
-    outcome = operations.cancel_instance(found.pk, by=request.user.get_username(), why=why)
-    shown = page_text(found.pk, limit=200)
-    if outcome.refused:
-        text = gettext("It was not cancelled: %(why)s.")
-        tell(request, text % {"why": page_text(outcome.refused, limit=500)}, messages.ERROR)
-        return
-    log_act(request, [found], gettext("Cancelled: %(why)s") % {"why": why})
-    below = len(outcome.cancelled) - 1
-    if below:
+    def question(self) -> Question:
+        found, problems = self.instance, []
+        if not found.is_running:
+            text = gettext("%(id)s is not running any more: it is %(status)s.")
+            problems = [text % {"id": self.shown, "status": found.get_status_display()}]
+        rows = Instance.objects.using(alias()).short_columns().filter(parent=found.pk)
+        running = rows.filter(status=InstanceStatus.RUNNING).order_by("pk")
+        children = list(running[: NAMED + 1]) if found.is_running else []
+        return Question(
+            title=gettext("Cancel %(id)s?") % {"id": self.shown},
+            button=gettext("Cancel it for good"),
+            says=_says(found, len(children)) if found.is_running else [gettext("Nothing to do.")],
+            subjects=[
+                _subject(self.site_name, self.request, one) for one in (found, *children[:NAMED])
+            ],
+            back=to_instance(self.site_name, self.request, found.pk),
+            danger=True,
+            possible=found.is_running,
+            problems=problems,
+        )
+
+    def perform(self, form: WhyForm) -> HttpResponse:
+        why = form.cleaned_data["why"]
+        outcome = operations.cancel_instance(self.instance.pk, by=self.by, why=why)
+        if outcome.refused:
+            text = gettext("It was not cancelled: %(why)s.")
+            tell(
+                self.request, text % {"why": page_text(outcome.refused, limit=500)}, messages.ERROR
+            )
+        else:
+            write_log(self.request, [self.instance], gettext("Cancelled: %(why)s") % {"why": why})
+            tell(self.request, self.told(len(outcome.cancelled) - 1))
+        return HttpResponseRedirect(to_instance(self.site_name, self.request, self.instance.pk))
+
+    def told(self, below: int) -> str:
+        if not below:
+            return gettext("%(id)s was cancelled.") % {"id": self.shown}
         text = ngettext(
             "%(id)s was cancelled, and %(n)s instance below it.",
             "%(id)s was cancelled, and %(n)s instances below it.",
             below,
         )
-        tell(request, text % {"id": shown, "n": below})
-    else:
-        tell(request, gettext("%(id)s was cancelled.") % {"id": shown})
-
-
-def _question(model_admin: Any, request: HttpRequest, found: Instance) -> Question:
-    site, shown = model_admin.admin_site.name, page_text(found.pk, limit=200)
-    problems = [gettext("Say why: others will ask.")] if request.method == "POST" else []
-    if not found.is_running:
-        text = gettext("%(id)s is not running any more: it is %(status)s.")
-        problems = [text % {"id": shown, "status": found.get_status_display()}]
-    rows = Instance.objects.using(alias()).short_columns().filter(parent=found.pk)
-    running = rows.filter(status=InstanceStatus.RUNNING).order_by("pk")
-    children = list(running[: NAMED + 1]) if found.is_running else []
-    return Question(
-        title=gettext("Cancel %(id)s?") % {"id": shown},
-        button=gettext("Cancel it for good"),
-        says=_says(found, len(children)) if found.is_running else [gettext("Nothing to do.")],
-        subjects=[_subject(site, request, one) for one in (found, *children[:NAMED])],
-        back=to_instance(site, request, found.pk),
-        danger=True,
-        why_required=True,
-        possible=found.is_running,
-        problems=problems,
-    )
+        return text % {"id": self.shown, "n": below}
 
 
 def _says(found: Instance, children: int) -> list[str]:
@@ -100,10 +97,10 @@ def _says(found: Instance, children: int) -> list[str]:
     return said
 
 
-def _subject(site: str, request: HttpRequest, one: Instance) -> Subject:
+def _subject(site: str, request: HttpRequest, one: Instance) -> ActSubject:
     about = [
         str(one.get_status_display()),
         gettext("execution %(n)s") % {"n": one.execution_id},
         gettext("queue %(name)s") % {"name": page_text(one.queue, limit=200)},
     ]
-    return Subject(label=str(one), about=about, url=to_instance(site, request, one.pk))
+    return ActSubject(label=str(one), about=about, url=to_instance(site, request, one.pk))

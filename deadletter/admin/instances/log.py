@@ -15,10 +15,9 @@ from ...models import Damaged, Instance, InstanceEvent, InstanceLogKind
 from ...operations import redact
 from ...payload import decode
 from ...text import page_text
-from ..base import as_id
+from ..base import alias, as_id
 from ..error_text import said_of
-from ..pages import alias
-from ..payloads import pretty
+from ..render import pretty
 from ..urls import to_instance, to_messages
 
 #: Events of a page, and characters of an event's data.

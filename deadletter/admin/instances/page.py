@@ -16,11 +16,10 @@ from ... import clock
 from ...error_details import ErrorDetails
 from ...models import Instance, InstanceStatus, Message, PoisonRecord, State
 from ...text import page_text
+from ..base import alias, tell
 from ..cli_hint import command
 from ..error_text import hidden_text, said_of
-from ..pages import alias, tell
-from ..payloads import read, show
-from ..render import moment
+from ..render import moment, read_json, show_json
 from ..urls import link, to_instance, to_messages
 from .log import read_log
 
@@ -90,7 +89,7 @@ def _failure(
 ) -> InstanceFailure | None:
     if found.status != InstanceStatus.FAILED:
         return None
-    stored = read(found, "error")
+    stored = read_json(found, "error")
     try:
         error = ErrorDetails.from_dict(stored.value)
     except ValueError as problem:
@@ -140,12 +139,12 @@ def _advice(found: Instance, error: ErrorDetails, record: int | None) -> str:
 
 def _contents(found: Instance) -> list[tuple[str, Any]]:
     labels = {"input": gettext("Input"), "state": gettext("State"), "output": gettext("Output")}
-    return [(label, show(read(found, column))) for column, label in labels.items()]
+    return [(label, show_json(read_json(found, column))) for column, label in labels.items()]
 
 
 def _waiting(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
-    """Return the activities, children and timers that the instance waits for."""
-    stored = read(found, "pending")
+    """Return what it waits for: activities, children, timers."""
+    stored = read_json(found, "pending")
     value = stored.value if isinstance(stored.value, dict) else {}
     rows = []
     for id, what in list(value.items())[:LISTED]:
@@ -213,8 +212,8 @@ def _children(site: str, request: HttpRequest, found: Instance) -> dict[str, Any
 
 
 def _past(found: Instance, *, texts: bool) -> list[dict[str, Any]]:
-    """Return the ends of earlier executions and the repaired errors, the latest first."""
-    stored = read(found, "history")
+    """Return how earlier executions ended and which errors were repaired, the latest first."""
+    stored = read_json(found, "history")
     if not isinstance(stored.value, list):
         return [{"error": stored.problem or gettext("The history is damaged.")}]
     labels = {**dict(InstanceStatus.choices), "continued": _("continued as new")}

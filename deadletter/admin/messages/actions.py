@@ -1,189 +1,361 @@
-"""What a person can do to a message that waits: what it means, and when it is refused."""
+"""
+Acts on messages that wait in a queue: retry now, retry where it died, release, poison, remove.
+
+Each class describes its effect and calls one function of `operations`; `lifecycle` refuses.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+from django import forms
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ... import operations
-from ...lifecycle.dead_queues import is_moved, read_original_death, source_queues
-from ...models import Message, OnPoison, Queue, State, StreamPolicy, primary_alias
+from ... import clock, operations
+from ...lifecycle.act_results import ActResult
+from ...lifecycle.dead_queues import read_original_death, refuse_retry_dead, source_queues
+from ...lifecycle.manual_acts import (
+    refuse_discard,
+    refuse_poison,
+    refuse_release,
+    refuse_retry_now,
+)
+from ...lifecycle.refusals import Refusal
+from ...models import Message, OnPoison, Queue, State, StreamPolicy
 from ...text import page_text
+from ..base import alias, as_id, tell, write_log
+from ..confirm import ActSubject, ActView, Question, WhyForm
+from ..render import refusal_text
+
+#: Messages in one act: a page of the list.
+AT_ONCE = 100
+#: Refusals told one by one.
+_TOLD = 10
+
+RETRY, REMOVE = "deadletter.retry_poison", "deadletter.remove_poison"
 
 
-@dataclass(frozen=True)
-class Result:
-    done: Sequence[int]
-    missing: Sequence[int]
-    refused: dict[int, str]
+class MessageActView(ActView):
+    """An act on the messages whose ids are in the address, or come back with the answer."""
 
+    slug: ClassVar[str]
+    label: ClassVar[Any]
+    danger = False
 
-@dataclass(frozen=True, kw_only=True)
-class MessageAct:
-    """`says` states what will happen to n messages, `refuses` why one would not be touched."""
+    @staticmethod
+    def refuse(message: Message, state: str) -> Refusal | None:
+        """Return the refusal of `lifecycle` as far as it can be known without locks."""
+        raise NotImplementedError
 
-    slug: str
-    permission: str
-    label: Any
-    says: Callable[[Sequence[Message]], list[str]]
-    refuses: Callable[[Message, str], str]
-    verb: Callable[..., Result]
-    button: Callable[[int], str]
-    told: Callable[[int], str]
-    why_required: bool = False
-    danger: bool = False
-    #: What may be chosen beside the reason: a keyword of `verb`, and what the page says of it.
-    choice: tuple[str, Any] | None = None
+    @classmethod
+    def refusal(cls, message: Message, state: str) -> str:
+        """Return why the act would leave a message alone; "": it would not."""
+        found = cls.refuse(message, state)
+        return capfirst(found.label) if found else ""
 
+    def says(self, messages: Sequence[Message]) -> list[str]:
+        """Say what will happen to these messages."""
+        raise NotImplementedError
 
-def _never_in_state(message: Message, state: str) -> str:
-    if state == State.ACTIVE:
-        return gettext("A worker is handling it; wait for its lease to end.")
-    return ""
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
+        raise NotImplementedError
 
+    def button(self, n: int) -> str:
+        raise NotImplementedError
 
-# Retry what lies in a dead queue
+    def told(self, n: int) -> str:
+        raise NotImplementedError
 
+    def prepare(self) -> None:
+        given = self.request.POST if self.request.method == "POST" else self.request.GET
+        found = [as_id(part.strip()) for part in given.get("ids", "").split(",")]
+        self.ids = list(dict.fromkeys(id for id in found if id is not None))[:AT_ONCE]
+        self.list_url = self.link("message_changelist")
+        self.back = self.came_from(self.list_url)
 
-def _retry_dead(ids: Sequence[int], *, by: str, why: str) -> Result:
-    found = operations.retry_dead(ids, by, why=why)
-    return Result(found.retried, found.missing, found.refused)
-
-
-def _retry_dead_says(messages: Sequence[Message]) -> list[str]:
-    """Say where they go, queue by queue."""
-    alias = primary_alias()
-    columns = ("death", "source_id", "origin", "queue_id", "failure_reason")
-    ids = [message.pk for message in messages]
-    rows = Message.objects.using(alias).filter(pk__in=ids).only(*columns)
-    sources = source_queues(alias)
-    targets: Counter[str] = Counter()
-    for row in rows:
-        burial, only = read_original_death(row), sources.get(row.queue_id, [])
-        guess = only[0] if len(only) == 1 else "?"
-        targets[(burial and burial.queue) or guess] += 1
-    says = [
-        ngettext(
-            "%(n)s message goes back to queue %(queue)s, under the id that it had there.",
-            "%(n)s messages go back to queue %(queue)s, under the ids that they had there.",
-            n,
+    def question(self) -> Question:
+        rows, now = _read(self.ids), clock.now(alias())
+        refusals = {m.pk: self.refusal(m, m.state(now)) for m in rows}
+        willing = [m for m in rows if not refusals[m.pk]]
+        gone = len(self.ids) - len(rows)
+        return Question(
+            title=f"{self.button(len(willing))}?" if willing else str(self.label),
+            button=self.button(len(willing)),
+            says=self.says(willing) if willing else [gettext("There is nothing to do.")],
+            subjects=[self._subject(m, m.state(now), refusals[m.pk]) for m in rows],
+            hidden=[("ids", ",".join(str(m.pk) for m in willing)), ("next", self.back)],
+            back=self.back,
+            danger=self.danger,
+            possible=bool(willing),
+            problems=[_gone(gone)] if gone else [],
         )
-        % {"n": n, "queue": page_text(queue, limit=200)}
-        for queue, n in sorted(targets.items())
-    ]
-    kept = gettext(
-        "Attempts are counted from 0 again. Payload, history, stages reached, key and place in the "
-        "stream are kept."
-    )
-    return [*says, kept]
 
+    def perform(self, form: WhyForm) -> HttpResponse:
+        before = {message.pk: message for message in _read(self.ids)}
+        result = self.act(self.ids, form.cleaned_data)
+        done = [before[id] for id in result.done if id in before]
+        why = form.cleaned_data["why"]
+        write_log(self.request, done, f"{self.label}: {why}" if why else str(self.label))
+        self._tell(result)
+        return HttpResponseRedirect(self._still_there())
 
-def _retry_dead_refuses(message: Message, state: str) -> str:
-    if not is_moved(message):
-        return gettext("It did not come from another queue, so there is no way back.")
-    return _never_in_state(message, state)
+    def _subject(self, message: Message, state: str, refusal: str) -> ActSubject:
+        attempts = ngettext("%(n)s attempt", "%(n)s attempts", message.attempts)
+        about = [
+            gettext("queue %(name)s") % {"name": message.queue.name},
+            str(State(state).label),
+            attempts % {"n": message.attempts},
+        ]
+        if message.stream is not None:
+            about.append(gettext("stream %(name)s") % {"name": message.stream})
+        url = self.link("message_change", message.pk)
+        return ActSubject(label=str(message), about=about, url=url, refusal=refusal)
 
-
-# Retry now
-
-
-def _retry_now(ids: Sequence[int], *, by: str, why: str, keep_attempts: bool = False) -> Result:
-    found = operations.retry_now(ids, by=by, why=why, reset=not keep_attempts)
-    return Result(found.retried, found.missing, found.refused)
-
-
-def _retry_says(messages: Sequence[Message]) -> list[str]:
-    n = len(messages)
-    return [
-        ngettext(
-            "%(n)s message becomes due at once, instead of at the end of its delay.",
-            "%(n)s messages become due at once, instead of at the end of their delays.",
-            n,
-        )
-        % {"n": n},
-        gettext(
-            "Attempts are counted from 0 again, unless you choose to keep their number. Payload, "
-            "history and place in the stream are kept."
-        ),
-    ]
-
-
-def _retry_refuses(message: Message, state: str) -> str:
-    if state == State.BLOCKED:
-        return gettext("It is blocked: retry what holds its stream, or release it to let it pass.")
-    if state != State.ACTIVE and not message.was_tried:
-        return gettext("It is %(state)s and was never tried: there is nothing to retry.") % {
-            "state": State(state).label
-        }
-    return _never_in_state(message, state)
-
-
-# Release by name
-
-
-def _release(ids: Sequence[int], *, by: str, why: str) -> Result:
-    found = operations.release(ids, by=by, why=why)
-    return Result(found.done, found.missing, found.refused)
-
-
-def _release_says(messages: Sequence[Message]) -> list[str]:
-    n = len(messages)
-    return [
-        ngettext(
-            "%(n)s message may pass what waits or died in front of it in its stream.",
-            "%(n)s messages may pass what waits or died in front of them in their streams.",
-            n,
-        )
-        % {"n": n},
-        gettext("Order is given up for it. What else waits in the stream goes on waiting."),
-    ]
-
-
-def _release_refuses(message: Message, state: str) -> str:
-    if message.stream is None:
-        return gettext("It belongs to no stream, so nothing holds it back.")
-    return _never_in_state(message, state)
-
-
-# Poison by hand
-
-
-def _poison(ids: Sequence[int], *, by: str, why: str) -> Result:
-    found = operations.poison(ids, by=by, why=why)
-    return Result(found.done, found.missing, found.refused)
-
-
-def _poison_says(messages: Sequence[Message]) -> list[str]:
-    """Poison goes where its queue's policy sends it: say where, queue by queue."""
-    queues: dict[str, tuple[Queue, int]] = {}
-    for message in messages:
-        name = message.queue.name
-        queues[name] = (message.queue, queues.get(name, (None, 0))[1] + 1)
-    says = [_poison_goes(queue, n) for queue, n in queues.values()]
-    if any(m.stream is not None and _halts(m.queue) for m in messages):
-        says.append(
-            gettext(
-                "Where the queue's stream policy is halt, the stream stands still from then on, "
-                "until the poison record is retried or removed."
+    def _tell(self, result: ActResult) -> None:
+        if result.done:
+            tell(self.request, self.told(len(result.done)))
+        if result.missing:
+            tell(self.request, _gone(len(result.missing)), messages.WARNING)
+        for why in list(result.refused.values())[:_TOLD]:
+            text = gettext("Refused: %(why)s.") % {"why": refusal_text(why)}
+            tell(self.request, text, messages.ERROR)
+        if (left := len(result.refused) - _TOLD) > 0:
+            text = ngettext(
+                "%(n)s more message was left alone.", "%(n)s more messages were left alone.", left
             )
-        )
-    if any(message.instance is not None for message in messages):
-        says.append(
-            gettext(
-                "The instances they belong to are told: a flow may handle the failure of an "
-                "activity; otherwise the instance fails of it."
+            tell(self.request, text % {"n": left}, messages.ERROR)
+        if not (result.done or result.missing or result.refused):
+            tell(self.request, gettext("There was nothing to do."), messages.WARNING)
+
+    def _still_there(self) -> str:
+        """Return where to go on: the page of a message that is gone leads to the list."""
+        gone = len(self.ids) == 1 and not _read(self.ids)
+        left = gone and self.back == self.link("message_change", self.ids[0])
+        return self.list_url if left else self.back
+
+
+class RetryDeadView(MessageActView):
+    """Retry messages of a dead queue in the queue where they died."""
+
+    slug, permission, label = "retry-dead", RETRY, _("Retry where it died")
+    refuse = staticmethod(refuse_retry_dead)
+
+    def says(self, messages: Sequence[Message]) -> list[str]:
+        columns = ("death", "source_id", "origin", "queue_id", "failure_reason")
+        ids = [message.pk for message in messages]
+        rows = Message.objects.using(alias()).filter(pk__in=ids).only(*columns)
+        sources = source_queues(alias())
+        targets: Counter[str] = Counter()
+        for row in rows:
+            death, only = read_original_death(row), sources.get(row.queue_id, [])
+            guess = only[0] if len(only) == 1 else "?"
+            targets[(death and death.queue) or guess] += 1
+        says = [
+            ngettext(
+                "%(n)s message goes back to queue %(queue)s, under the id that it had there.",
+                "%(n)s messages go back to queue %(queue)s, under the ids that they had there.",
+                n,
             )
+            % {"n": n, "queue": page_text(queue, limit=200)}
+            for queue, n in sorted(targets.items())
+        ]
+        kept = gettext(
+            "Attempts are counted from 0 again. Payload, history, stages reached, key and place in "
+            "the stream are kept."
         )
-    return says
+        return [*says, kept]
+
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
+        found = operations.retry_dead(ids, self.by, why=answer["why"])
+        return ActResult(found.retried, found.missing, found.refused)
+
+    def button(self, n: int) -> str:
+        text = ngettext(
+            "Retry %(n)s message where it died", "Retry %(n)s messages where they died", n
+        )
+        return text % {"n": n}
+
+    def told(self, n: int) -> str:
+        text = ngettext(
+            "%(n)s message is back in its queue.", "%(n)s messages are back in their queues.", n
+        )
+        return text % {"n": n}
+
+
+class RetryNowForm(WhyForm):
+    """Asks whether the attempts made so far count."""
+
+    keep_attempts = forms.BooleanField(label=_("Keep the number of attempts"), required=False)
+    field_order = ["keep_attempts", "why"]
+
+
+class RetryNowView(MessageActView):
+    """Make failed messages due now, instead of at the end of their delays."""
+
+    slug, permission, label = "retry-now", RETRY, _("Retry now")
+    refuse = staticmethod(refuse_retry_now)
+    form_class = RetryNowForm
+
+    def says(self, messages: Sequence[Message]) -> list[str]:
+        n = len(messages)
+        return [
+            ngettext(
+                "%(n)s message becomes due at once, instead of at the end of its delay.",
+                "%(n)s messages become due at once, instead of at the end of their delays.",
+                n,
+            )
+            % {"n": n},
+            gettext(
+                "Attempts are counted from 0 again, unless you choose to keep their number. "
+                "Payload, history and place in the stream are kept."
+            ),
+        ]
+
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
+        reset = not answer["keep_attempts"]
+        found = operations.retry_now(ids, by=self.by, why=answer["why"], reset=reset)
+        return ActResult(found.retried, found.missing, found.refused)
+
+    def button(self, n: int) -> str:
+        return ngettext("Retry %(n)s message now", "Retry %(n)s messages now", n) % {"n": n}
+
+    def told(self, n: int) -> str:
+        return ngettext("%(n)s message is due now.", "%(n)s messages are due now.", n) % {"n": n}
+
+
+class ReleaseView(MessageActView):
+    """Release messages by name: they no longer wait for their streams."""
+
+    slug, permission, label = "release", RETRY, _("Release")
+    refuse = staticmethod(refuse_release)
+
+    def says(self, messages: Sequence[Message]) -> list[str]:
+        n = len(messages)
+        return [
+            ngettext(
+                "%(n)s message may pass what waits or died in front of it in its stream.",
+                "%(n)s messages may pass what waits or died in front of them in their streams.",
+                n,
+            )
+            % {"n": n},
+            gettext("Order is given up for it. What else waits in the stream goes on waiting."),
+        ]
+
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
+        found = operations.release(ids, by=self.by, why=answer["why"])
+        return ActResult(found.done, found.missing, found.refused)
+
+    def button(self, n: int) -> str:
+        return ngettext("Release %(n)s message", "Release %(n)s messages", n) % {"n": n}
+
+    def told(self, n: int) -> str:
+        text = ngettext("%(n)s message was released.", "%(n)s messages were released.", n)
+        return text % {"n": n}
+
+
+class PoisonView(MessageActView):
+    """Poison messages by hand; each goes where the policy of its queue sends poison."""
+
+    slug, permission, label = "poison", REMOVE, _("Poison by hand")
+    refuse = staticmethod(refuse_poison)
+    why_required = True
+    danger = True
+
+    def says(self, messages: Sequence[Message]) -> list[str]:
+        queues: dict[str, tuple[Queue, int]] = {}
+        for message in messages:
+            name = message.queue.name
+            queues[name] = (message.queue, queues.get(name, (None, 0))[1] + 1)
+        says = [_poison_goes(queue, n) for queue, n in queues.values()]
+        if any(m.stream is not None and _halts(m.queue) for m in messages):
+            says.append(
+                gettext(
+                    "Where the queue's stream policy is halt, the stream stands still from then "
+                    "on, until the poison record is retried or removed."
+                )
+            )
+        if any(message.instance is not None for message in messages):
+            says.append(
+                gettext(
+                    "The instances they belong to are told: a flow may handle the failure of an "
+                    "activity; otherwise the instance fails of it."
+                )
+            )
+        return says
+
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
+        found = operations.poison(ids, by=self.by, why=answer["why"])
+        return ActResult(found.done, found.missing, found.refused)
+
+    def button(self, n: int) -> str:
+        return ngettext("Poison %(n)s message", "Poison %(n)s messages", n) % {"n": n}
+
+    def told(self, n: int) -> str:
+        text = ngettext("%(n)s message was poisoned.", "%(n)s messages were poisoned.", n)
+        return text % {"n": n}
+
+
+class RemoveView(MessageActView):
+    slug, permission, label = "remove", REMOVE, _("Remove")
+    refuse = staticmethod(refuse_discard)
+    danger = True
+
+    def says(self, messages: Sequence[Message]) -> list[str]:
+        n = len(messages)
+        says = [
+            ngettext(
+                "%(n)s message is removed for good: it will never be handled, and it cannot be "
+                "brought back.",
+                "%(n)s messages are removed for good: they will never be handled, and they cannot "
+                "be brought back.",
+                n,
+            )
+            % {"n": n}
+        ]
+        if any(message.stream is not None for message in messages):
+            says.append(gettext("What waits behind it in its stream goes on."))
+        return says
+
+    def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
+        found = operations.remove(ids, by=self.by, why=answer["why"])
+        return ActResult(found.removed, found.missing, found.refused)
+
+    def button(self, n: int) -> str:
+        return ngettext("Remove %(n)s message", "Remove %(n)s messages", n) % {"n": n}
+
+    def told(self, n: int) -> str:
+        text = ngettext("%(n)s message was removed.", "%(n)s messages were removed.", n)
+        return text % {"n": n}
+
+
+#: The acts by the name that they have in an address.
+ACTS: dict[str, type[MessageActView]] = {
+    act.slug: act for act in (RetryDeadView, RetryNowView, ReleaseView, PoisonView, RemoveView)
+}
+
+
+def _read(ids: Sequence[int]) -> list[Message]:
+    rows = Message.objects.using(alias()).without_bodies().filter(pk__in=ids).order_by("pk")
+    # Joined: messages of a queue that was deleted by hand have no policy and cannot be acted on.
+    return list(rows.select_related("queue__dead_queue"))
+
+
+def _gone(n: int) -> str:
+    return ngettext(
+        "%(n)s message is not in a queue any more.",
+        "%(n)s messages are not in a queue any more.",
+        n,
+    ) % {"n": n}
 
 
 def _halts(queue: Queue) -> bool:
-    """Whether a death stops its stream: only a poison record can."""
+    """True if a death halts its stream: only a poison record can."""
     return queue.stream_policy == StreamPolicy.HALT and queue.on_poison == OnPoison.QUARANTINE
 
 
@@ -219,130 +391,3 @@ def _poison_goes(queue: Queue, n: int) -> str:
         )
         % values
     )
-
-
-# Remove
-
-
-def _remove(ids: Sequence[int], *, by: str, why: str) -> Result:
-    found = operations.remove(ids, by=by, why=why)
-    return Result(found.removed, found.missing, found.refused)
-
-
-def _remove_says(messages: Sequence[Message]) -> list[str]:
-    n = len(messages)
-    says = [
-        ngettext(
-            "%(n)s message is removed for good: it will never be handled, and it cannot be "
-            "brought back.",
-            "%(n)s messages are removed for good: they will never be handled, and they cannot be "
-            "brought back.",
-            n,
-        )
-        % {"n": n}
-    ]
-    if any(message.stream is not None for message in messages):
-        says.append(gettext("What waits behind it in its stream goes on."))
-    return says
-
-
-def _remove_refuses(message: Message, state: str) -> str:
-    if message.instance is not None and state != State.ACTIVE:
-        return gettext(
-            "Instance %(id)s waits for it: poison it, so that its flow is told, or cancel the "
-            "instance."
-        ) % {"id": page_text(message.instance, limit=200)}
-    return _never_in_state(message, state)
-
-
-RETRY, REMOVE = "deadletter.retry_poison", "deadletter.remove_poison"
-
-ACTS = {
-    act.slug: act
-    for act in (
-        MessageAct(
-            slug="retry-dead",
-            permission=RETRY,
-            label=_("Retry where it died"),
-            says=_retry_dead_says,
-            refuses=_retry_dead_refuses,
-            verb=_retry_dead,
-            button=lambda n: (
-                ngettext(
-                    "Retry %(n)s message where it died", "Retry %(n)s messages where they died", n
-                )
-                % {"n": n}
-            ),
-            told=lambda n: (
-                ngettext(
-                    "%(n)s message is back in its queue.",
-                    "%(n)s messages are back in their queues.",
-                    n,
-                )
-                % {"n": n}
-            ),
-        ),
-        MessageAct(
-            slug="retry-now",
-            permission=RETRY,
-            label=_("Retry now"),
-            says=_retry_says,
-            refuses=_retry_refuses,
-            verb=_retry_now,
-            button=lambda n: (
-                ngettext("Retry %(n)s message now", "Retry %(n)s messages now", n) % {"n": n}
-            ),
-            told=lambda n: (
-                ngettext("%(n)s message is due now.", "%(n)s messages are due now.", n) % {"n": n}
-            ),
-            choice=("keep_attempts", _("Keep the number of attempts")),
-        ),
-        MessageAct(
-            slug="release",
-            permission=RETRY,
-            label=_("Release"),
-            says=_release_says,
-            refuses=_release_refuses,
-            verb=_release,
-            button=lambda n: (
-                ngettext("Release %(n)s message", "Release %(n)s messages", n) % {"n": n}
-            ),
-            told=lambda n: (
-                ngettext("%(n)s message was released.", "%(n)s messages were released.", n)
-                % {"n": n}
-            ),
-        ),
-        MessageAct(
-            slug="poison",
-            permission=REMOVE,
-            label=_("Poison by hand"),
-            says=_poison_says,
-            refuses=_never_in_state,
-            verb=_poison,
-            button=lambda n: (
-                ngettext("Poison %(n)s message", "Poison %(n)s messages", n) % {"n": n}
-            ),
-            told=lambda n: (
-                ngettext("%(n)s message was poisoned.", "%(n)s messages were poisoned.", n)
-                % {"n": n}
-            ),
-            why_required=True,
-            danger=True,
-        ),
-        MessageAct(
-            slug="remove",
-            permission=REMOVE,
-            label=_("Remove"),
-            says=_remove_says,
-            refuses=_remove_refuses,
-            verb=_remove,
-            button=lambda n: (
-                ngettext("Remove %(n)s message", "Remove %(n)s messages", n) % {"n": n}
-            ),
-            told=lambda n: (
-                ngettext("%(n)s message was removed.", "%(n)s messages were removed.", n) % {"n": n}
-            ),
-            danger=True,
-        ),
-    )
-}

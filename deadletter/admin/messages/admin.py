@@ -1,4 +1,4 @@
-"""Messages that wait in a queue: what is each doing, and until when?"""
+"""The list of messages that wait in a queue: the state of each, and until when."""
 
 from __future__ import annotations
 
@@ -6,71 +6,47 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import DateTimeField, Prefetch, Q, QuerySet, Value
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ... import clock
-from ...lifecycle.levels import read_levels
 from ...models import Message, Queue, State, primary_alias
-from ...status import FailureReason, Status
+from ...status import FailureReason
 from ...text import page_text
 from ...times import lasting
-from .. import streams
-from ..base import COUNT_LIMIT, QueueFilter, ReadOnlyAdmin, as_id
+from ..base import QueueFilter, ReadOnlyAdmin, as_id, may
 from ..cli_hint import command
+from ..dead_queue import show_death
 from ..error_text import exception_of
 from ..render import reason_name
-from . import page
-from .act_view import AT_ONCE, act_url, act_view, may
-from .actions import ACTS
-from .dead import GROUP, GroupFilter, is_dead_list, show_death, with_deaths
-from .filters import AttemptsFilter, ReasonFilter
+from ..streams import StreamActView, StreamsView
+from ..urls import GROUP, to_act
+from .actions import ACTS, AT_ONCE
+from .filters import (
+    AttemptsFilter,
+    FailureReasonFilter,
+    GroupFilter,
+    MessageStateFilter,
+    is_dead_list,
+    with_deaths,
+)
+from .page import MessageView
 
 #: Characters of an error in the list.
 IN_A_LIST = 120
 
 
-class StateFilter(admin.SimpleListFilter):
-    title = _("state")
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        # A dead message is a poison record, in a table and on a page of its own.
-        return [choice for choice in State.choices if choice[0] != State.DEAD]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Message]:
-        value = self.value()
-        if value is None:
-            return queryset  # type: ignore[no-any-return]
-        known = {choice for choice, _ in self.lookup_choices}
-        if value not in known:
-            return queryset.none()  # type: ignore[no-any-return]
-        rows = queryset.in_state(value)
-        if value in (State.PENDING, State.SCHEDULED, State.ACTIVE):
-            # Where few of many are in this state, these lead to them by the index of the claim.
-            levels = read_levels(queryset.db)
-            rows = rows.filter(priority__in=sorted({level.priority for level in levels}))
-        if value == State.FAILED:
-            # Implied by the bit, and unlike it known to an index.
-            return rows.filter(status__gte=int(Status.FAILED))  # type: ignore[no-any-return]
-        if value == State.ACTIVE:
-            # No index knows these: look once, not again for the count and for every page.
-            ids = rows.order_by().values_list("pk", flat=True)[: COUNT_LIMIT + 1]
-            return queryset.filter(pk__in=list(ids))  # type: ignore[no-any-return]
-        return rows  # type: ignore[no-any-return]
-
-
 def _action(slug: str) -> Any:
-    """Make the action of a list: it only leads to the page that asks."""
+    """Return an action of the list; it only leads to the page that asks."""
     act = ACTS[slug]
 
     @admin.action(description=act.label, permissions=[slug.replace("-", "_")])
-    def lead(self: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+    def lead(self: MessageAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
         ids = list(queryset.order_by("pk").values_list("pk", flat=True)[:AT_ONCE])
         back = request.get_full_path()
-        return HttpResponseRedirect(act_url(self.admin_site.name, slug, ids, back=back))
+        return HttpResponseRedirect(to_act(self.admin_site.name, slug, ids, back=back))
 
     return lead
 
@@ -90,7 +66,13 @@ class MessageAdmin(ReadOnlyAdmin):
         "source",
     )
     list_display_links = ("id", "name")
-    list_filter = (StateFilter, QueueFilter, ReasonFilter, AttemptsFilter, GroupFilter)
+    list_filter = (
+        MessageStateFilter,
+        QueueFilter,
+        FailureReasonFilter,
+        AttemptsFilter,
+        GroupFilter,
+    )
     ordering = ("-id",)
     search_fields = ("id", "stream", "key", "instance")
     search_help_text = _("The whole of a message id, a stream, a key or an instance.")
@@ -103,7 +85,7 @@ class MessageAdmin(ReadOnlyAdmin):
     remove = _action("remove")
     without_payload = {
         "error_start": "hidden_error_start",
-        # For a project that names the columns themselves in a class of its own.
+        # For a project whose own class lists these columns.
         "payload": "hidden_text",
         "headers": "",
         "error": "hidden_text",
@@ -114,7 +96,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         rows = super().get_queryset(request).without_bodies().with_error_start()
-        # Prefetched, not joined: a message whose queue was deleted by hand must still be seen.
+        # Prefetched, not joined: a message whose queue was deleted by hand is still listed.
         # From the same database: a replica may show an old policy, or no queue at all.
         if is_dead_list(request):
             rows = with_deaths(rows)
@@ -129,11 +111,11 @@ class MessageAdmin(ReadOnlyAdmin):
         here = Q(queue_id__in=list(queues))
         found = here & (Q(stream=term) | Q(key=term)) | Q(instance=term)
         id = as_id(term)
-        # What was moved to a dead queue is found by the id it had before, too.
+        # A message in a dead queue is also found by the id that it had before.
         return found if id is None else found | Q(pk=id) | here & Q(source_id=id, origin=None)
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Where the list is of what died, say where and why."""
+        """Show in a list of dead letters where and why each died."""
         found = tuple(self.list_display)
         if is_dead_list(request):
             found = (*found, "shown_death")
@@ -142,32 +124,32 @@ class MessageAdmin(ReadOnlyAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Name the command for all that is listed: an action takes one page of it."""
-        may = request.user.has_perm("deadletter.retry_poison")
-        own = {"all_command": _command_for_all(request) if may else ""}
+        """Name the command for the whole list: an action takes one page of it."""
+        may_retry = request.user.has_perm("deadletter.retry_poison")
+        own = {"all_command": _command_for_all(request) if may_retry else ""}
         return super().changelist_view(request, {**own, **(extra_context or {})})
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         own = [
-            path("act/<slug:slug>/", view(self.act), name="deadletter_message_act"),
-            path("streams/", view(self.streams), name="deadletter_streams"),
+            path("act/<slug:slug>/", view(self.act_view), name="deadletter_message_act"),
+            path(
+                "streams/",
+                view(StreamsView.as_view(model_admin=self)),
+                name="deadletter_streams",
+            ),
             path(
                 "streams/<slug:slug>/<int:poison_id>/",
-                view(self.stream_act),
+                view(StreamActView.as_view(model_admin=self)),
                 name="deadletter_stream_act",
             ),
         ]
         return own + super().get_urls()
 
-    def act(self, request: HttpRequest, slug: str) -> HttpResponse:
-        return act_view(self, request, slug)
-
-    def streams(self, request: HttpRequest) -> HttpResponse:
-        return streams.list_view(self, request)
-
-    def stream_act(self, request: HttpRequest, slug: str, poison_id: int) -> HttpResponse:
-        return streams.act_view(self, request, slug, poison_id)
+    def act_view(self, request: HttpRequest, slug: str) -> HttpResponseBase:
+        if slug not in ACTS:
+            raise Http404
+        return ACTS[slug].as_view(model_admin=self)(request)
 
     def change_view(
         self,
@@ -175,24 +157,24 @@ class MessageAdmin(ReadOnlyAdmin):
         object_id: str,
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        return page.page(self, request, object_id)
+    ) -> Any:
+        return MessageView.as_view(model_admin=self)(request, object_id=object_id)
 
     def has_retry_now_permission(self, request: HttpRequest) -> bool:
-        return may(self, request, ACTS["retry-now"])
+        return may(self, request, ACTS["retry-now"].permission)
 
     def has_retry_dead_permission(self, request: HttpRequest) -> bool:
-        # Where nothing has died it is no choice: the list of actions asks here.
-        return may(self, request, ACTS["retry-dead"]) and is_dead_list(request)
+        # Only lists of dead letters offer the action.
+        return may(self, request, ACTS["retry-dead"].permission) and is_dead_list(request)
 
     def has_release_permission(self, request: HttpRequest) -> bool:
-        return may(self, request, ACTS["release"])
+        return may(self, request, ACTS["release"].permission)
 
     def has_poison_permission(self, request: HttpRequest) -> bool:
-        return may(self, request, ACTS["poison"])
+        return may(self, request, ACTS["poison"].permission)
 
     def has_remove_permission(self, request: HttpRequest) -> bool:
-        return may(self, request, ACTS["remove"])
+        return may(self, request, ACTS["remove"].permission)
 
     @admin.display(description=_("queue"))
     def queue_name(self, message: Message) -> str:
@@ -204,7 +186,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("when"))
     def when(self, message: Any) -> str:
-        """Say how long it is until something happens, or since it could have."""
+        """Say how long until the message is due, or since when it is."""
         at, now = message.available_at, message.seen_at
         if at is None:
             return "-"
@@ -219,7 +201,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("source"))
     def source(self, message: Message) -> str:
-        """Say what it was elsewhere: in its origin, or in the queue where it died."""
+        """Return the id that it had before: in its origin, or in the queue where it died."""
         if message.source_id is None:
             return "-"
         return f"{page_text(message.origin or '', limit=80)}#{message.source_id}"
@@ -250,7 +232,7 @@ class MessageAdmin(ReadOnlyAdmin):
 
 
 def _command_for_all(request: HttpRequest) -> str:
-    """Return what retries everything of a list that failed or lies in a dead queue; else ""."""
+    """Return the command that retries a whole list of failed or dead messages; else ""."""
     group, id = request.GET.get(GROUP, ""), as_id(request.GET.get("queue", ""))
     if any(request.GET.get(key) for key in ("q", "attempts")):
         return ""
@@ -272,7 +254,7 @@ def _command_for_all(request: HttpRequest) -> str:
 
 
 def _dead_queue_of(fingerprint: str) -> int | None:
-    """Return the queue in which something of a group lies; None when there is none."""
+    """Return the dead queue that holds messages of a group; None when there is none."""
     if len(fingerprint) > 16 or "\x00" in fingerprint:
         return None
     rows = Message.objects.using(primary_alias()).filter(fingerprint=fingerprint)

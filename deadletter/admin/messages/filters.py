@@ -1,4 +1,4 @@
-"""Filters of failed messages: by their number of attempts and by the reason of their failure."""
+"""Filters of the list of messages; each is bounded by an index or by a number of rows."""
 
 from __future__ import annotations
 
@@ -10,25 +10,61 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...models import Message
+from ...lifecycle.levels import read_levels
+from ...models import Message, Queue, State, primary_alias
 from ...operations.filters import as_reason
 from ...status import FailureReason, Status
+from ...text import page_text
+from ..base import COUNT_LIMIT, as_id
 from ..render import reason_name
+from ..urls import GROUP
 
 #: The newest failed messages looked at, and one more to know whether there are others.
 REACH = 5_001
 
 
+class MessageStateFilter(admin.SimpleListFilter):
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, Any]]:
+        # A dead message is a poison record, in a table and on a page of its own.
+        return [choice for choice in State.choices if choice[0] != State.DEAD]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[Message]:
+        value = self.value()
+        if value is None:
+            return queryset  # type: ignore[no-any-return]
+        known = {choice for choice, _ in self.lookup_choices}
+        if value not in known:
+            return queryset.none()  # type: ignore[no-any-return]
+        rows = queryset.in_state(value)
+        if value in (State.PENDING, State.SCHEDULED, State.ACTIVE):
+            # Where few of many rows are in this state, the index of the claim leads to them.
+            levels = read_levels(queryset.db)
+            rows = rows.filter(priority__in=sorted({level.priority for level in levels}))
+        if value == State.FAILED:
+            # Implied by the bit, and unlike the bit part of an index.
+            return rows.filter(status__gte=int(Status.FAILED))  # type: ignore[no-any-return]
+        if value == State.ACTIVE:
+            # No index finds these: search once, not again for the count and for every page.
+            ids = rows.order_by().values_list("pk", flat=True)[: COUNT_LIMIT + 1]
+            return queryset.filter(pk__in=list(ids))  # type: ignore[no-any-return]
+        return rows  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class Band:
-    """From so many attempts to so many."""
+    """A range of attempts; `high` None: no upper end."""
 
     low: int
     high: int | None
 
     @property
     def key(self) -> str:
-        """How an address asks for it."""
+        """The value of the parameter in an address."""
         return f"{self.low}-{'' if self.high is None else self.high}"
 
     @property
@@ -56,19 +92,21 @@ BANDS = (
 
 
 def failed_of_late(using: str) -> Any:
-    """The newest REACH messages that failed, whatever they wait for."""
-    # Implied by the bit, and unlike it known to an index.
+    """Return the newest REACH messages that failed, in any state."""
+    # Implied by the bit, and unlike the bit part of an index.
     rows = Message.objects.using(using).filter(status__gte=int(Status.FAILED))
     return rows.order_by("-id")[:REACH]
 
 
 class AttemptsFilter(admin.SimpleListFilter):
-    """Looks at the newest that failed: how many attempts a message had is known to no index."""
+    """Searches the newest failed messages: no index has the number of attempts."""
 
     title = _("attempts of failed messages")
     parameter_name = "attempts"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, str]]:
         return [(band.key, band.label) for band in BANDS]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -80,16 +118,20 @@ class AttemptsFilter(admin.SimpleListFilter):
         return _of_late(queryset.filter(band.where))
 
 
-class ReasonFilter(admin.SimpleListFilter):
+class FailureReasonFilter(admin.SimpleListFilter):
     """
-    By what the last failure was. Looks at the newest that failed, as AttemptsFilter does; with a
-    state it looks at all in that state, which the other filter leads to.
+    Filters by the reason of the last failure, among the newest failed messages.
+
+    Together with a state it searches all messages in that state: the other filter is the narrow
+    one.
     """
 
     title = _("reason of failed messages")
     parameter_name = "reason"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, str]]:
         return [(reason.name.lower(), reason_name(reason)) for reason in FailureReason]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -102,8 +144,44 @@ class ReasonFilter(admin.SimpleListFilter):
         return rows if "state" in request.GET else _of_late(rows)
 
 
+class GroupFilter(admin.SimpleListFilter):
+    """Filters dead queues by cause of death. Links lead to it; it offers no choices."""
+
+    title = _("cause of death")
+    parameter_name = GROUP
+
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, str]]:
+        value = request.GET.get(GROUP, "")
+        return [(value, page_text(value, limit=20))] if value else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if value is None:
+            return queryset
+        # A fingerprint has sixteen characters; skip the query for anything else.
+        if len(value) > 16 or "\x00" in value:
+            return queryset.none()
+        return queryset.filter(fingerprint=value)
+
+
+def is_dead_list(request: HttpRequest) -> bool:
+    """True if the list shows dead letters: a group, or a queue that is another's dead queue."""
+    if request.GET.get(GROUP):
+        return True
+    id = as_id(request.GET.get("queue", ""))
+    rows = Queue.objects.using(primary_alias())
+    return id is not None and rows.filter(dead_queue=id).exists()
+
+
+def with_deaths(rows: Any) -> Any:
+    """Read the deaths of a list with its rows, instead of one by one."""
+    return rows.defer(None).defer("payload", "headers", "history", "error")
+
+
 def _of_late(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Narrow to the newest that failed."""
+    """Narrow to the newest failed messages."""
     rows = rows.filter(status__gte=int(Status.FAILED))
     oldest = list(failed_of_late(rows.db).values_list("pk", flat=True)[REACH - 1 :])
     return rows.filter(pk__gte=oldest[0]) if oldest else rows

@@ -1,4 +1,4 @@
-"""One message: what it waits for, what it is, what was tried; or what became of it."""
+"""The page of one message: what it waits for, its facts, its attempts; or what became of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 
 from ... import operations
@@ -16,20 +15,17 @@ from ...lifecycle.dead_queues import is_moved
 from ...lifecycle.internal_queue import PREFIX
 from ...models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess
 from ...operations import trail
-from ...status import FailureReason, Status
+from ...status import FailureReason
 from ...text import page_text
 from ...times import ahead, lasting, moment
-from .. import streams
-from ..base import as_id
+from ..base import AdminView, alias, as_id, may
+from ..dead_queue import show_death
 from ..error_text import hidden_text
-from ..pages import alias
-from ..payloads import read, show
-from ..poison.history import timeline
-from ..render import last_traceback, reason_name, stored_text
-from ..urls import link, to_instance
-from .act_view import act_url, may
+from ..history import timeline
+from ..render import last_traceback, read_json, reason_name, show_json, stage_names, stored_text
+from ..streams import show_holder
+from ..urls import link, to_act, to_instance
 from .actions import ACTS
-from .dead import show_death
 
 
 @dataclass(frozen=True)
@@ -39,63 +35,87 @@ class Wait:
     text: str
     about: str = ""
     url: str = ""
-    #: Nothing will happen by itself.
+    #: A person has to act.
     stuck: bool = False
 
 
-def page(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
-    """Show a message; of one that is no longer there, what is known of its end."""
-    if not model_admin.has_view_permission(request) or request.method == "POST":
-        raise PermissionDenied
-    id = as_id(object_id)
-    rows = model_admin.get_queryset(request)
-    message = None if id is None else rows.filter(pk=id).first()
-    if message is None:
-        return _ended(model_admin, request, id)
-    site = model_admin.admin_site
-    allowed = request.user.has_perm("deadletter.view_payload")
-    state = message.state(message.seen_at)
-    return _render(
-        model_admin,
-        request,
-        "page",
-        page_text(str(message), limit=250),
-        message=message,
-        queue=_queue(message),
-        state=State(state),
-        wait=_wait(site.name, request, message, state),
-        holder=_holder(site.name, message, state),
-        acts=buttons(model_admin, request, message),
-        failure=reason_name(message.failure_reason) if message.failure_reason else "",
-        error=_error(message, texts=allowed),
-        stages=", ".join(Status.names(message.status)),
-        death=show_death(message, message.seen_at, texts=allowed) if is_moved(message) else "",
-        payload=show(read(message, "payload")) if allowed else None,
-        headers=show(read(message, "headers")) if allowed else None,
-        instance_url=to_instance(site.name, request, message.instance),
-        timeline=timeline(message, payloads=allowed),
-        trail=trail(message.pk, using=alias()),
-        now=message.seen_at,
-        rights_payload=allowed,
-    )
+class MessageView(AdminView):
+    """Shows a message; of one that is no longer there, what is known of its end."""
 
+    def prepare(self) -> HttpResponse | None:
+        id = as_id(self.kwargs["object_id"])
+        rows = self.model_admin.get_queryset(self.request)
+        self.message: Any = None if id is None else rows.filter(pk=id).first()
+        return None if self.message is not None else self.ended(id)
 
-def buttons(model_admin: Any, request: HttpRequest, message: Any) -> list[dict[str, Any]]:
-    """Return a button for each act that is allowed and would not be refused."""
-    state = message.state(message.seen_at)
-    return [
-        {
-            "label": act.label,
-            "url": act_url(model_admin.admin_site.name, slug, [message.pk], back=request.path),
-            "danger": act.danger,
-        }
-        for slug, act in ACTS.items()
-        if may(model_admin, request, act) and not act.refuses(message, state)
-    ]
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        message, site = self.message, self.site_name
+        allowed = request.user.has_perm("deadletter.view_payload")
+        state = message.state(message.seen_at)
+        title = page_text(str(message), limit=250)
+        return self.page(
+            "message/page",
+            title,
+            # Some themes take the last crumb from the original.
+            original=title,
+            message=message,
+            queue=_queue(message),
+            state=State(state),
+            wait=_wait(site, request, message, state),
+            holder=_holder(site, message, state),
+            acts=self.buttons(state),
+            failure=reason_name(message.failure_reason) if message.failure_reason else "",
+            error=_error(message, texts=allowed),
+            stages=stage_names(message.status),
+            death=show_death(message, message.seen_at, texts=allowed) if is_moved(message) else "",
+            payload=show_json(read_json(message, "payload")) if allowed else None,
+            headers=show_json(read_json(message, "headers")) if allowed else None,
+            instance_url=to_instance(site, request, message.instance),
+            timeline=timeline(message, payloads=allowed),
+            trail=trail(message.pk, using=alias()),
+            now=message.seen_at,
+            rights_payload=allowed,
+        )
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        raise PermissionDenied  # every act has an address of its own
+
+    def buttons(self, state: str) -> list[dict[str, Any]]:
+        """Return a button for each act that is allowed and would not be refused."""
+        message, request = self.message, self.request
+        return [
+            {
+                "label": act.label,
+                "url": to_act(self.site_name, slug, [message.pk], back=request.path),
+                "danger": act.danger,
+            }
+            for slug, act in ACTS.items()
+            if may(self.model_admin, request, act.permission) and not act.refusal(message, state)
+        ]
+
+    def ended(self, id: int | None) -> HttpResponse:
+        """Say what became of a message that is in no queue, as far as it is recorded."""
+        acts = [] if id is None else trail(id, using=alias())
+        dead, copy = (None, None) if id is None else _remains_of(id)
+        may_see = self.request.user.has_perm("deadletter.view_poisonrecord")
+        title = gettext("Message %(id)s") % {"id": id if id is not None else "?"}
+        return self.page(
+            "message/ended",
+            title,
+            status=200 if acts or dead or copy else 404,
+            original=title,
+            id=id,
+            said=_said(id, acts, dead, copy),
+            dead=dead,
+            dead_url=self.link("poisonrecord_change", dead.pk) if dead and may_see else "",
+            copy=copy,
+            copy_url=self.link("message_change", copy.pk) if copy else "",
+            trail=acts,
+        )
 
 
 def _queue(message: Any) -> Queue | None:
-    """Return its queue; None where somebody deleted it by hand."""
+    """Return its queue; None where it was deleted by hand."""
     try:
         return message.queue  # type: ignore[no-any-return]
     except Queue.DoesNotExist:
@@ -112,11 +132,11 @@ def _holder(site_name: str, message: Any, state: str) -> str:
     if state != State.BLOCKED or message.stream is None or queue is None:
         return ""
     held = operations.get_stream(queue.name, message.stream)
-    return streams.show_holder(site_name, held, message)
+    return show_holder(site_name, held, message)
 
 
 def _wait(site_name: str, request: HttpRequest, message: Any, state: str) -> Wait | None:
-    """Say what has to happen before this message is handled. Of a blocked one: see `_holder`."""
+    """Say what the message waits for; for a blocked message see `_holder`."""
     now, at = message.seen_at, message.available_at
     if state == State.BLOCKED:
         return None
@@ -180,31 +200,8 @@ def _due(site_name: str, request: HttpRequest, message: Any) -> Wait:
     return Wait(gettext("It waits for a worker to take it."), since)
 
 
-def _ended(model_admin: Any, request: HttpRequest, id: int | None) -> HttpResponse:
-    """Say what became of a message that is in no queue: as far as anybody wrote it down."""
-    site = model_admin.admin_site.name
-    acts = [] if id is None else trail(id, using=alias())
-    dead, copy = (None, None) if id is None else _remains_of(id)
-    may_see = request.user.has_perm("deadletter.view_poisonrecord")
-    known = bool(acts or dead or copy)
-    return _render(
-        model_admin,
-        request,
-        "ended",
-        gettext("Message %(id)s") % {"id": id if id is not None else "?"},
-        status=200 if known else 404,
-        id=id,
-        said=_said(id, acts, dead, copy),
-        dead=dead,
-        dead_url=link(site, "poisonrecord_change", dead.pk) if dead and may_see else "",
-        copy=copy,
-        copy_url=link(site, "message_change", copy.pk) if copy else "",
-        trail=acts,
-    )
-
-
 def _remains_of(id: int) -> tuple[PoisonRecord | None, Message | None]:
-    """Find its poison record, or the message it became in a dead queue; that may be dead too."""
+    """Find its poison record, or its copy in a dead queue, which may be dead too."""
     dead = PoisonRecord.objects.using(alias()).without_bodies().filter(message_id=id).first()
     if dead is not None:
         return dead, None
@@ -235,29 +232,3 @@ def _said(id: int | None, acts: Sequence[Any], dead: Any, copy: Any) -> str:
     if last.outcome:
         return gettext("It ended: %(outcome)s.") % {"outcome": last.get_outcome_display()}
     return gettext("It is in no queue any more. The last that is known of it is below.")
-
-
-def _render(
-    model_admin: Any,
-    request: HttpRequest,
-    template: str,
-    title: str,
-    *,
-    status: int = 200,
-    **context: Any,
-) -> HttpResponse:
-    site = model_admin.admin_site
-    request.current_app = site.name
-    # Some themes take the last crumb from the original.
-    frame = {
-        "title": title,
-        "original": title,
-        "opts": model_admin.opts,
-        "media": model_admin.media,
-    }
-    return TemplateResponse(
-        request,
-        f"admin/deadletter/message/{template}.html",
-        {**site.each_context(request), **frame, **context},
-        status=status,
-    )

@@ -1,12 +1,14 @@
-"""Edit a payload and retry: write, see the difference, confirm."""
+"""Edit a payload and retry: write it, see the difference, confirm."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ... import operations
 from ...conf import get_settings
@@ -15,47 +17,110 @@ from ...operations import diff, redact
 from ...operations.hidden_values import HiddenValueMoved, refuse_markers, restore, same
 from ...payload import accept, decode
 from ...text import escape_hidden, page_text
-from ..forms import EditForm
-from ..pages import need, render, rights
-from ..payloads import Stored, hidden_changed, pretty, read
+from ..confirm import WHY_LIMIT, Question, WhyForm
+from ..render import Stored, hidden_changed, pretty, read_json
 from . import effects
-from .record import find, gone
-from .retry import known, retried
+from .acts import RetryRecordView
 
 
-def edit(model_admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
-    """
-    GET shows the payload; a POST shows the difference; only a POST with `confirmed` acts.
+class EditForm(WhyForm):
+    """The payload as JSON, and the reason."""
 
-    Every POST is checked anew: what the browser sends back is never trusted to be what was shown.
-    """
-    need(model_admin, request, rights(request).edit)
-    found = find(object_id)
-    if found is None:
-        return gone(model_admin, request, known(request))
-    stored = read(found, "payload")
-    if request.method != "POST":
-        form = EditForm(initial={"payload": escape_hidden(stored.text())})
-        return _write(model_admin, request, found, form, stored)
-    form = EditForm(request.POST)
-    draft = _check(request.POST.get("payload", ""), stored)
-    if draft.problem:
-        form.add_error("payload", draft.problem)
-    if not form.is_valid() or "again" in request.POST:
-        return _write(model_admin, request, found, form, stored)
-    if "confirmed" not in request.POST:
-        return _compare(model_admin, request, found, form, stored, draft)
-    why = form.cleaned_data["why"]
-    # What is left of the marker was in the payload before: `restore` refuses any other.
-    outcome = operations.retry_poison(
-        found.pk, by=request.user.get_username(), payload=draft.value, why=why, literal=True
+    payload = forms.CharField(
+        label=_("Payload (JSON)"),
+        required=False,
+        strip=False,
+        widget=forms.Textarea(
+            attrs={
+                "rows": 18,
+                "class": "vLargeTextField dl-editor",
+                "spellcheck": "false",
+                "autocapitalize": "off",
+                "autocomplete": "off",
+            }
+        ),
     )
-    return retried(model_admin, request, found, outcome, queue=None, why=why, edited=True)
+    why = forms.CharField(
+        label=_("Why"),
+        required=False,
+        max_length=WHY_LIMIT,
+        help_text=_("Kept in the audit trail with your name."),
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+    )
+    field_order = ["payload", "why"]
+
+
+class EditRecordView(RetryRecordView):
+    """
+    GET shows the payload, a POST shows the difference, and a POST with `confirmed` acts.
+
+    Every POST is checked anew: the browser may send back something else than it was shown.
+    """
+
+    template = "poison/edit_confirm"
+    form_class = EditForm
+
+    def has_permission(self) -> bool:
+        return super().has_permission() and self.rights.edit
+
+    def prepare(self) -> HttpResponse | None:
+        answer = super().prepare()
+        if answer is None:
+            self.stored = read_json(self.record, "payload")
+        return answer
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        return self.write(EditForm(initial={"payload": escape_hidden(self.stored.text())}))
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        form = EditForm(request.POST)
+        self.draft = _check(request.POST.get("payload", ""), self.stored)
+        if self.draft.problem:
+            form.add_error("payload", self.draft.problem)
+        if not form.is_valid() or "again" in request.POST:
+            return self.write(form)
+        return self.perform(form) if "confirmed" in request.POST else self.compare(form)
+
+    def write(self, form: WhyForm) -> HttpResponse:
+        return self.page(
+            "poison/edit",
+            gettext("Edit and retry %(record)s") % {"record": self.shown},
+            record=self.record,
+            form=form,
+            problem=self.stored.problem,
+        )
+
+    def compare(self, form: WhyForm) -> HttpResponse:
+        new = redact(self.draft.value)
+        return self.ask(
+            form,
+            lines=diff.lines(self.stored.text(), pretty(new)),
+            hidden_changed=hidden_changed(new, self.stored, self.draft.value),
+        )
+
+    def question(self) -> Question:
+        return self.make_question(
+            title=gettext("Retry %(record)s with this payload?") % {"record": self.shown},
+            button=gettext("Retry with this payload"),
+            says=[
+                *effects.of_retry(self.record),
+                gettext("Its payload is replaced; the original stays in its history."),
+            ],
+            warnings=effects.warnings(self.record),
+        )
+
+    def perform(self, form: WhyForm) -> HttpResponse:
+        why = form.cleaned_data["why"]
+        # A marker that is left was in the payload before: `restore` refuses any other.
+        outcome = operations.retry_poison(
+            self.record.pk, by=self.by, payload=self.draft.value, why=why, literal=True
+        )
+        return self.told(outcome, gettext("Edited and retried."), why=why)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """An edited payload with its secrets put back, or what is wrong with it."""
+    """An edited payload with its hidden values restored, or the problem with it."""
 
     value: Any = None
     problem: str = ""
@@ -86,50 +151,8 @@ def _check(text: str, stored: Stored) -> Draft:
 
 
 def _whole(edited: Any, stored: Stored) -> Any:
-    """Return the payload with what was hidden put back. Text that is no JSON has no places."""
+    """Return the payload with its hidden values restored; damaged text has none to restore."""
     if not stored.damaged:
         return restore(edited, stored.value)
     refuse_markers(edited)
     return edited
-
-
-def _write(
-    model_admin: Any, request: HttpRequest, found: Any, form: EditForm, stored: Stored
-) -> HttpResponse:
-    return render(
-        model_admin,
-        request,
-        "edit",
-        gettext("Edit and retry %(record)s") % {"record": page_text(str(found), limit=200)},
-        record=found,
-        form=form,
-        problem=stored.problem,
-    )
-
-
-def _compare(
-    model_admin: Any,
-    request: HttpRequest,
-    found: Any,
-    form: EditForm,
-    stored: Stored,
-    draft: Draft,
-) -> HttpResponse:
-    new = redact(draft.value)
-    lines = diff.lines(stored.text(), pretty(new))
-    return render(
-        model_admin,
-        request,
-        "edit_confirm",
-        gettext("Retry %(record)s with this payload?")
-        % {"record": page_text(str(found), limit=200)},
-        record=found,
-        form=form,
-        lines=lines,
-        hidden_changed=hidden_changed(new, stored, draft.value),
-        says=[
-            *effects.of_retry(found),
-            gettext("Its payload is replaced; the original stays in its history."),
-        ],
-        warnings=effects.warnings(found),
-    )

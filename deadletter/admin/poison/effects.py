@@ -1,21 +1,26 @@
-"""What exactly will happen? Sentences for the pages that ask before they act."""
+"""What a retry or a removal of one record will do, in sentences; and what waits behind it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from django.utils.translation import gettext, ngettext
 
 from ...models import Message, PoisonRecord, Queue
 from ...operations import effect_of
 from ...text import page_text
-from ..pages import alias
-from .following import following
+from ..base import alias
+from ..counts import Capped, capped
+from ..render import refusal_text
 
 #: Instances named in a sentence.
 _NAMED = 5
+#: Messages behind a record that are listed, and counted.
+LISTED, COUNTED = 10, 1_000
 
 
 def of_retry(record: PoisonRecord) -> list[str]:
-    """Say what a retry of one record does, as of now."""
+    """Say what a retry of one record would do now."""
     said = [
         gettext(
             "Message %(id)s (%(name)s) goes back into its queue, %(queue)s, under the same id; "
@@ -36,7 +41,7 @@ def of_retry(record: PoisonRecord) -> list[str]:
 
 
 def of_remove(record: PoisonRecord) -> list[str]:
-    """Say what a removal of one record does, as of now."""
+    """Say what a removal of one record would do now."""
     said = [
         gettext(
             "Message %(id)s (%(name)s) of queue %(queue)s is removed for good, with its payload "
@@ -59,7 +64,7 @@ def of_remove(record: PoisonRecord) -> list[str]:
 
 
 def warnings(record: PoisonRecord) -> list[str]:
-    """Name what would make a retry fail or wait."""
+    """Name the reasons why a retry would be refused or would wait."""
     queue = Queue.objects.using(alias()).filter(name=record.queue).first()
     if queue is None:
         text = gettext("The queue %(name)s does not exist any more: choose another one.")
@@ -78,12 +83,12 @@ def warnings(record: PoisonRecord) -> list[str]:
             found.append(text % {"key": page_text(record.key, limit=200)})
     if refusal := effect_of(record, using=alias()).refusal:
         text = gettext("As things stand, the retry is refused: %(why)s.")
-        found.append(text % {"why": page_text(refusal, limit=500)})
+        found.append(text % {"why": refusal_text(refusal)})
     return found
 
 
 def on_instance(record: PoisonRecord) -> str:
-    """Say what the poison did to its instance; empty for a message that belongs to none."""
+    """Say what the poison did to its instance; "" for a message without one."""
     if record.instance is None:
         return ""
     found = effect_of(record, using=alias())
@@ -93,9 +98,7 @@ def on_instance(record: PoisonRecord) -> str:
     if found.failed_it:
         return gettext("%(id)s failed of this. A retry reopens it.") % name
     if found.refusal:
-        return gettext("A retry is refused: %(why)s.") % {
-            "why": page_text(found.refusal, limit=500)
-        }
+        return gettext("A retry is refused: %(why)s.") % {"why": refusal_text(found.refusal)}
     return gettext("%(id)s still waits for it: it has not been told yet.") % name
 
 
@@ -127,12 +130,31 @@ def _stream_after_retry(record: PoisonRecord) -> list[str]:
             "The stream %(stream)s stands still because of it. It takes its old place at the head; "
             "the messages behind it follow when it has succeeded."
         )
-        return [text % name, *_waiting(record)]
+        again = gettext("If it dies again, the stream stands still again.")
+        return [text % name, *_waiting(record), again]
     text = gettext(
         "The stream %(stream)s has gone on without it. It takes its old place: it runs before what "
         "still waits there, and after what has run since."
     )
     return [text % name]
+
+
+@dataclass(frozen=True)
+class Following:
+    """The messages that were sent to the stream after this one and are still there."""
+
+    counted: Capped
+    first: list[Message]
+
+
+def following(record: PoisonRecord) -> Following:
+    """Count and list them in the order they will run. No payloads, one index range."""
+    queue = Queue.objects.using(alias()).filter(name=record.queue).first()
+    if record.stream is None or queue is None:
+        return Following(Capped(0), [])
+    rows = Message.objects.using(alias()).without_bodies().filter(queue=queue, stream=record.stream)
+    behind = rows.filter(pk__gt=record.message_id)
+    return Following(capped(behind.values("pk"), COUNTED), list(behind.order_by("pk")[:LISTED]))
 
 
 def _waiting(record: PoisonRecord) -> list[str]:

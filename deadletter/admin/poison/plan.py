@@ -1,4 +1,4 @@
-"""What was shown is what is done: a signed plan goes out with the question and comes back."""
+"""A signed plan of a bulk act: it goes out with the question, and comes back with the answer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from django.http import HttpRequest
 from ...models import Act
 from ...models.poison import PoisonQuerySet
 from ...operations import PoisonFilter
-from ..pages import alias
-from .query import Counted, count, window
+from ..base import alias
+from ..counts import Capped
+from .query import count, window
 
-#: Records done at once, by their ids; more go on in the background, by their filter.
+#: Records that one request acts on, by id; more are done in the background, by filter.
 AT_ONCE = 1_000
-#: Seconds a confirmation is good for.
+#: Seconds for which a confirmation is valid.
 GOOD_FOR = 3600
 #: Records shown with a question.
 SAMPLE = 5
+#: Acts on many records.
+ACTS = (Act.RETRY, Act.REMOVE)
 _SALT = "deadletter.admin.poison.plan"
 
 
@@ -37,18 +40,18 @@ class Selected(PoisonFilter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BulkPlan:
     """
-    An act on records: on `ids`, or on what `wanted` matches.
+    An act on `ids`, or on the records that `wanted` matches.
 
-    Ids are exact: nothing that died since can be among them. A filter ends at its `up_to`.
+    Records that die later are never part of it: ids are exact, and a filter ends at its `up_to`.
     """
 
     act: str
     ids: tuple[int, ...] = ()
     wanted: PoisonFilter | None = None
-    counted: Counted
-    #: A few of what `wanted` matches, to be shown.
+    counted: Capped
+    #: Some of the records that `wanted` matches, to be shown.
     newest: tuple[int, ...] = ()
 
     @property
@@ -66,14 +69,14 @@ class Plan:
         return signing.dumps(found, salt=_SALT, compress=True)
 
 
-def plan_ids(act: str, ids: Sequence[int]) -> Plan:
+def plan_ids(act: str, ids: Sequence[int]) -> BulkPlan:
     there = Selected(ids=tuple(ids[:AT_ONCE])).records(alias()).values_list("pk", flat=True)
     found = tuple(there)
-    return Plan(act=act, ids=found, counted=Counted(len(found)))
+    return BulkPlan(act=act, ids=found, counted=Capped(len(found)))
 
 
-def plan_matching(act: str, wanted: PoisonFilter, *, first: int | None = None) -> Plan:
-    """Plan for everything that matches now, or for the `first` (oldest) few to try a repair on."""
+def plan_matching(act: str, wanted: PoisonFilter, *, first: int | None = None) -> BulkPlan:
+    """Plan for all records that match now, or for the `first` oldest, to test a repair."""
     fixed = wanted.fixed(alias())
     if first is not None:
         rows = fixed.records(alias()).order_by("poisoned_at", "pk").values_list("pk", flat=True)
@@ -81,15 +84,15 @@ def plan_matching(act: str, wanted: PoisonFilter, *, first: int | None = None) -
     found = window(fixed, alias())
     ids = tuple(found.rows.values_list("pk", flat=True)[: AT_ONCE + 1])
     if found.end is None and len(ids) <= AT_ONCE:
-        return Plan(act=act, ids=tuple(sorted(ids)), counted=Counted(len(ids)))
-    return Plan(act=act, wanted=fixed, counted=count(found), newest=ids[:SAMPLE])
+        return BulkPlan(act=act, ids=tuple(sorted(ids)), counted=Capped(len(ids)))
+    return BulkPlan(act=act, wanted=fixed, counted=count(found), newest=ids[:SAMPLE])
 
 
-def read_plan(act: str, signed: str, request: HttpRequest) -> Plan | None:
+def read_plan(act: str, signed: str, request: HttpRequest) -> BulkPlan | None:
     """
     Read a plan back; None when it is too old.
 
-    Raises SuspiciousOperation (a 400) for one that we did not sign, or not for this act and person.
+    Raises SuspiciousOperation (a 400) for a plan that was not signed here for this act and person.
     """
     try:
         found: dict[str, Any] = signing.loads(signed, salt=_SALT, max_age=GOOD_FOR)
@@ -100,22 +103,19 @@ def read_plan(act: str, signed: str, request: HttpRequest) -> Plan | None:
     if found["act"] != str(act) or found["user"] != str(request.user.pk):
         raise SuspiciousOperation("a confirmation of deadletter was used for something else")
     wanted = found["filter"]
-    return Plan(
+    return BulkPlan(
         act=act,
         ids=tuple(found["ids"]),
         wanted=None if wanted is None else PoisonFilter.from_dict(wanted),
-        counted=Counted(*found["counted"]),
+        counted=Capped(*found["counted"]),
     )
 
 
-def sample(plan: Plan) -> list[Any]:
-    """Return a few of the records of a plan, newest first, with the beginnings of their errors."""
+def sample(plan: BulkPlan) -> list[Any]:
+    """Return some records of a plan, newest first, with the beginning of each error."""
     if plan.wanted is None or plan.newest:
         rows = Selected(ids=plan.newest or plan.ids).records(alias()).order_by("-pk")
-    else:  # the question is asked again: something in the form was wrong
+    else:  # asked again, after the form refused the answer
         rows = window(plan.wanted, alias()).rows
     light = rows.short_columns()
     return list(light.annotate(start=Left("last_error", 200))[:SAMPLE])
-
-
-ACTS = (Act.RETRY, Act.REMOVE)

@@ -1,81 +1,130 @@
-"""Which poison does an address ask for? Read into a PoisonFilter, or a problem in words."""
+"""
+Which records an address asks for: the form of the filter, and the rows at a bounded price.
+
+An address that cannot be read matches nothing and says why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from django import forms
+from django.core.exceptions import ValidationError
 from django.db.models import F, Q
+from django.db.models.functions import Left
+from django.http import QueryDict
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
-from ...models import PoisonRecord
+from ...models import Kind, PoisonRecord, Queue
 from ...operations import PoisonFilter
 from ...patterns import is_pattern
-from ..base import COUNT_LIMIT, as_id
+from ...status import FailureReason
+from ...text import ERROR_LIMIT
+from ..base import COUNT_LIMIT, alias, as_id
+from ..counts import Capped
+from ..render import reason_name
 
-#: What an address may ask for, in the order of the form.
-FIELDS = (
-    "queue",
-    "name",
-    "kind",
-    "reason",
-    "exception",
-    "fingerprint",
-    "stream",
-    "instance",
-    "text",
-    "since",
-    "until",
-)
-#: Found by an index that also knows the time, the narrowest first.
+#: Columns with an index that also has the time, the narrowest first.
 INDEXED = ("fingerprint", "instance", "stream", "exception", "name", "queue")
-#: Records looked at for what no index answers; a link leads on to older ones.
+#: Records searched when no index has the filter; a link leads on to older ones.
 REACH, REACH_FOR_TEXT = 10_000, 5_000
+_TIME_EXAMPLE = "2026-01-31 12:00"
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A filter and the way back to it, or why it could not be read; then it matches nothing."""
+def _text(label: Any, **attrs: str) -> forms.CharField:
+    # The length is checked by PoisonFilter; this only stops the browser.
+    widget = forms.TextInput(attrs={"maxlength": 1_000, **attrs})
+    return forms.CharField(label=label, required=False, widget=widget)
 
-    wanted: PoisonFilter
-    query: dict[str, str]
-    problem: str = ""
+
+class PoisonFilterForm(forms.Form):
+    """
+    The filter of the page of records, and of the acts on everything that matches.
+
+    A filter that cannot be read matches nothing: `problem` says why. `PoisonFilter` checks the
+    values, here and on the command line.
+    """
+
+    queue = _text(_("Queue"), list="dl-queue-list")
+    name = _text(_("Name"))
+    kind = forms.CharField(label=_("Kind"), required=False, widget=forms.Select)
+    reason = forms.CharField(label=_("Reason"), required=False, widget=forms.Select)
+    exception = _text(_("Exception"))
+    fingerprint = _text(_("Group"))
+    stream = _text(_("Stream"))
+    instance = _text(_("Instance"))
+    text = _text(_("Text of the error"))
+    since = _text(_("Died since"), placeholder=_TIME_EXAMPLE)
+    until = _text(_("Died before"), placeholder=_TIME_EXAMPLE)
+
+    def __init__(
+        self, given: QueryDict, *, texts: bool, besides: frozenset[str] = frozenset()
+    ) -> None:
+        """
+        Read a query or a posted form; `besides` are parameters of the page itself.
+
+        `texts`: the reader may see error texts, and so search them.
+        """
+        super().__init__(given, auto_id="dl-%s")
+        known = {*FIELDS, *besides, "csrfmiddlewaretoken"}
+        self.unknown = sorted(set(given) - known)
+        self.forbidden = not texts and bool(given.get("text", "").strip())
+        if not texts:
+            del self.fields["text"]
+        self.wanted = PoisonFilter()
+        self.full_clean()
+
+    def clean(self) -> None:
+        if self.unknown:
+            text = gettext("There is no filter “%(name)s”.")
+            raise ValidationError(text % {"name": self.unknown[0][:100]})
+        if self.forbidden:
+            text = gettext("You may not see texts of errors, so you cannot search them.")
+            raise ValidationError(text)
+        try:
+            values = {key: _time(key, value) for key, value in self.cleaned_data.items()}
+            self.wanted = PoisonFilter.from_dict(values)
+        except (ValueError, OverflowError) as error:
+            raise ValidationError(str(error)[:500]) from error
 
     @property
-    def any(self) -> bool:
-        return bool(self.wanted)
+    def problem(self) -> str:
+        """Why the filter cannot be read; "": it can."""
+        return next((str(text) for texts in self.errors.values() for text in texts), "")
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The filter as an address carries it."""
+        given = {key: self.data.get(key, "").strip() for key in self.fields}
+        return {key: value for key, value in given.items() if value}
+
+    def with_choices(self) -> PoisonFilterForm:
+        """Add the choices that a page shows. They come from short tables, never from poison."""
+        anything = ("", gettext("any"))
+        reasons = [(reason.name, reason_name(reason)) for reason in FailureReason]
+        kinds = [(value, str(label)) for value, label in Kind.choices]
+        for name, choices in (("kind", kinds), ("reason", reasons)):
+            widget = self.fields[name].widget
+            assert isinstance(widget, forms.Select)  # noqa: S101 - declared above
+            widget.choices = [anything, *choices]
+        return self
+
+    def queue_names(self) -> list[str]:
+        """Return the queues that the browser suggests."""
+        return list(Queue.objects.using(alias()).order_by("name").values_list("name", flat=True))
 
 
-def read_filter(
-    given: Mapping[str, Any], *, texts: bool, besides: frozenset[str] = frozenset()
-) -> Asked:
-    """
-    Read a query or a posted form; `besides` are parameters of the page itself.
-
-    `texts`: the reader may see texts of errors, and so search them.
-    """
-    query = {key: str(given[key]).strip() for key in FIELDS if str(given.get(key, "")).strip()}
-    unknown = sorted(set(given) - set(FIELDS) - besides - {"csrfmiddlewaretoken"})
-    if unknown:
-        problem = gettext("There is no filter “%(name)s”.") % {"name": unknown[0][:100]}
-        return Asked(PoisonFilter(), query, problem)
-    if "text" in query and not texts:
-        del query["text"]
-        problem = gettext("You may not see texts of errors, so you cannot search them.")
-        return Asked(PoisonFilter(), query, problem)
-    try:
-        values = {key: _time(key, value) for key, value in query.items()}
-        return Asked(PoisonFilter.from_dict(values), query)
-    except (ValueError, OverflowError) as error:
-        return Asked(PoisonFilter(), query, str(error)[:500])
+#: Parameters of the filter, in the order of the form.
+FIELDS = tuple(PoisonFilterForm.base_fields)
 
 
 def _time(key: str, text: str) -> Any:
-    """A time without a zone, as browsers send it, is the operator's own."""
+    """Read a time; without a zone, as browsers send it, it is in the operator's time zone."""
     if key not in ("since", "until"):
         return text
     try:
@@ -85,7 +134,7 @@ def _time(key: str, text: str) -> Any:
     except ValueError:
         moment = None
     if moment is None:
-        return text  # the filter says what is wrong with it
+        return text  # PoisonFilter names the problem
     if timezone.is_naive(moment):
         moment = timezone.make_aware(moment)
     # A time that is out of range in UTC would break the statement, not the form.
@@ -93,12 +142,12 @@ def _time(key: str, text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Window:
+class SearchWindow:
     """
     The matching records, newest first, at a bounded price.
 
-    What one index answers is all there. Anything else is looked for among the newest `reach`
-    records of what an index does answer; `end` is the time of the oldest of them, None when there
+    A filter that one index covers is complete. Other conditions are searched for among the newest
+    `reach` records that an index finds; `end` is the time of the oldest of them, None when there
     are no older ones.
     """
 
@@ -107,8 +156,8 @@ class Window:
     reach: int = 0
 
 
-def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> Window:
-    """Return the newest matching records first, from the place `after` on."""
+def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> SearchWindow:
+    """Return the newest matching records first, beginning at the place `after`."""
     first = next((key for key in INDEXED if _is_exact(wanted, key)), None)
     names = (*INDEXED, "kind", "reason", "text")
     rest = [key for key in names if key != first and getattr(wanted, key) is not None]
@@ -116,42 +165,42 @@ def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> Windo
     if after is not None:
         rows = rows.filter(after)
     if not rest:
-        return Window(rows)
+        return SearchWindow(rows)
     reach = REACH_FOR_TEXT if wanted.text is not None else REACH
     base = replace(wanted, **dict.fromkeys(rest)).records(using).order_by("-poisoned_at")
     if after is not None:
         base = base.filter(after)
-    # A time, not ids: the planner can use it with whatever index it likes.
+    # A time, not ids: the planner can combine it with any index.
     times = base.values_list(F("poisoned_at"), flat=True)
     end = next(iter(times[reach - 1 : reach]), None)
-    return Window(rows if end is None else rows.filter(poisoned_at__gte=end), end, reach)
+    return SearchWindow(rows if end is None else rows.filter(poisoned_at__gte=end), end, reach)
 
 
 def _is_exact(wanted: PoisonFilter, key: str) -> bool:
-    """A pattern of queues is several places of the index, each in an order of its own."""
+    """True if one range of the index has all rows; a pattern of queues is several ranges."""
     value = getattr(wanted, key)
     return value is not None and not (key == "queue" and is_pattern(value))
 
 
-@dataclass(frozen=True)
-class Counted:
-    """How many match: exactly, or at least so many."""
-
-    n: int
-    more: bool = False
-
-
-def count(found: Window, *, limit: int = COUNT_LIMIT) -> Counted:
-    """Count up to `limit`; older ones that were not looked at are more."""
+def count(found: SearchWindow, *, limit: int = COUNT_LIMIT) -> Capped:
+    """Count up to `limit`; older records that were not searched count as more."""
     n = int(found.rows.order_by().values("pk")[: limit + 1].count())
-    return Counted(min(n, limit), n > limit or found.end is not None)
+    return Capped(min(n, limit), n > limit or found.end is not None)
+
+
+def find_record(object_id: object) -> Any:
+    """Read a record without its large columns; the database cuts the error."""
+    id = as_id(str(object_id))
+    rows = PoisonRecord.objects.using(alias()).without_bodies().defer("last_error", "verdict")
+    cut = {"error": Left("last_error", ERROR_LIMIT + 1), "said": Left("verdict", ERROR_LIMIT + 1)}
+    return None if id is None else rows.annotate(**cut).filter(pk=id).first()
 
 
 def jump(term: str, using: str) -> tuple[str, Any]:
     """
-    Say what a search term is: ("record", id), a column that has exactly this value, or ("", None).
+    Return ("record", id), a column that has exactly this value, or ("", None).
 
-    One index probe each; nothing is searched for that has no index.
+    One index probe each; columns without an index are not searched.
     """
     rows = PoisonRecord.objects.using(using).order_by()
     number = as_id(term)

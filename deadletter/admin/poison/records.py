@@ -1,4 +1,4 @@
-"""Which records match? Newest first, a page at a time, without counting and without payloads."""
+"""The page of records: newest first, one page at a time, without a count and without payloads."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from ...models import Alert, Kind, PoisonRecord, Queue
+from ...models import Alert, PoisonRecord
 from ...operations import find_moved, get_group
-from ...status import FailureReason
-from ..base import as_id
-from ..messages.dead import group_url
-from ..pages import alias, need, render, tell, url
-from ..render import reason_name
-from ..urls import link
-from .query import FIELDS, Asked, Window, jump, read_filter, window
-from .record import page_of_message
+from ..base import alias, as_id, tell
+from ..urls import to_group, to_message
+from .frame import PoisonPageView
+from .query import PoisonFilterForm, SearchWindow, jump, window
 
+#: Records on a page.
 PER_PAGE = 50
 #: Characters of the last error in a list; the whole text may have 64 KiB.
 ERROR_START = 200
@@ -31,46 +28,83 @@ ERROR_START = 200
 _OWN = frozenset({"older", "newer", "q"})
 
 
-def records(model_admin: Any, request: HttpRequest) -> HttpResponse:
-    allowed = need(model_admin, request)
-    if term := request.GET.get("q", "").strip():
-        return _jump(model_admin, request, term)
-    asked = read_filter(request.GET, texts=allowed.payload, besides=_OWN)
-    page = Page() if asked.problem else read_page(asked, request.GET)
-    return render(
-        model_admin,
-        request,
-        "records",
-        gettext("Poison records"),
-        tab="records",
-        asked=asked,
-        page=page,
-        group=_group(asked),
-        emptied=None if page.records or page.further else _emptied(model_admin, request, asked),
-        buried_url=group_url(model_admin.admin_site.name, asked.wanted.fingerprint or ""),
-        fields=[f for f in _form(asked) if f["name"] != "text" or allowed.payload],
-        status=400 if asked.problem else 200,
-    )
+class RecordsView(PoisonPageView):
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if term := request.GET.get("q", "").strip():
+            return HttpResponseRedirect(self.find(term))
+        filter = PoisonFilterForm(request.GET, texts=self.rights.payload, besides=_OWN)
+        page = RecordsPage() if filter.problem else read_page(filter, request.GET)
+        return self.page(
+            "poison/records",
+            gettext("Poison records"),
+            tab="records",
+            filter=filter.with_choices(),
+            page=page,
+            group=_group(filter),
+            emptied=None if page.records or page.further else self.emptied(filter),
+            dead_queues_url=to_group(self.site_name, filter.wanted.fingerprint or ""),
+            status=400 if filter.problem else 200,
+        )
+
+    def find(self, term: str) -> str:
+        """Return the page that a search term leads to."""
+        what, value = jump(term, alias()) if "\x00" not in term else ("", None)
+        if what == "record":
+            return self.url("change", value)
+        if what:
+            return self.url("records", **{what: value})
+        number = as_id(term)
+        moved = None if number is None else find_moved(number, using=alias())
+        if isinstance(moved, PoisonRecord):
+            return self.url("change", moved.pk)
+        if moved is not None and (page := to_message(self.site_name, self.request, moved.pk)):
+            return page
+        text = gettext(
+            "No poison has exactly “%(term)s” as its id, group, name, stream or instance."
+        )
+        tell(self.request, text % {"term": term[:100]}, messages.WARNING)
+        return self.url("records")
+
+    def emptied(self, filter: PoisonFilterForm) -> dict[str, Any] | None:
+        """
+        Return the last alert and the audit trail for a group that has no records any more.
+
+        Alerts link to the list of their group. If everything was retried or removed since, the page
+        still explains the alert.
+        """
+        group = filter.wanted.fingerprint
+        if not group or filter.problem or set(filter.query) != {"fingerprint"}:
+            return None
+        may = self.request.user.has_perm
+        told = Alert.objects.using(alias()).filter(key=f"{Alert.Rule.NEW_GROUP}:{group}")
+        alert = told.order_by("-pk").first() if may("deadletter.view_alert") else None
+        audit_url = self.link("auditentry_changelist")
+        return {
+            "alert": alert,
+            "alert_url": self.link("alert_change", alert.pk) if alert else "",
+            "audit_url": audit_url if may("deadletter.view_auditentry") else "",
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
-    """Records, and the addresses of the pages beside this one."""
+class RecordsPage:
+    """Records, and the addresses of the pages before and after."""
 
     records: tuple[Any, ...] = ()
     older: str = ""
     newer: str = ""
-    #: Where the search for what has no index stopped.
+    newest: str = "?"
+    #: Where a search without an index stopped.
     further: str = ""
     looked_at: int = 0
 
 
-def read_page(asked: Asked, given: QueryDict) -> Page:
-    """Read one page. A place that cannot be read is the newest."""
+def read_page(filter: PoisonFilterForm, given: QueryDict) -> RecordsPage:
+    """Read one page. A place that cannot be read stands for the newest."""
     older, newer = _place(given.get("older", "")), _place(given.get("newer", ""))
     backwards = newer is not None and older is None
     after = _beyond(older, "lt") if older else None
-    found = window(asked.wanted, alias(), after=after)
+    found = window(filter.wanted, alias(), after=after)
     rows = _light(found)
     if backwards and newer is not None:
         rows = rows.filter(_beyond(newer, "gt")).order_by("poisoned_at", "pk")
@@ -79,17 +113,18 @@ def read_page(asked: Asked, given: QueryDict) -> Page:
     read = read[:PER_PAGE]
     if backwards:
         read.reverse()
-    # Everything of that time was looked at: 1 stands for the place before its first record.
+    # Everything of that time was searched: 1 stands for the place before its first record.
     end = (found.end, 1) if found.end and not more and not backwards else None
 
     def link(key: str, place: tuple[datetime, int]) -> str:
         text = f"{place[0].isoformat()}_{place[1]}"
-        return "?" + _encode({**asked.query, key: text})
+        return "?" + _encode({**filter.query, key: text})
 
     has_older = more or backwards
     has_newer = older is not None or (backwards and more)
-    return Page(
+    return RecordsPage(
         records=tuple(read),
+        newest=f"?{_encode(filter.query)}",
         older=link("older", _at(read[-1])) if read and has_older else "",
         newer=link("newer", _at(read[0])) if read and has_newer else "",
         further=link("older", end) if end else "",
@@ -97,9 +132,9 @@ def read_page(asked: Asked, given: QueryDict) -> Page:
     )
 
 
-def _light(found: Window) -> Any:
-    # A list shows the beginning of the error only.
-    return found.rows.short_columns().annotate(
+def _light(found: SearchWindow) -> Any:
+    # `defer` adds to what `light` leaves out; the list shows only the beginning of the error.
+    return found.rows.defer("payload", "headers", "history", "last_error", "verdict").annotate(
         start=Left("last_error", ERROR_START + 1), said=Left("verdict", ERROR_START + 1)
     )
 
@@ -118,7 +153,7 @@ def _place(text: str) -> tuple[datetime, int] | None:
 
 
 def _beyond(place: tuple[datetime, int], side: str) -> Q:
-    """Older or newer than a place. The first condition is one an index can use."""
+    """Return rows older or newer than a place; the first condition can use an index."""
     at, id = place
     edge = Q(**{f"poisoned_at__{side}e": at})
     return edge & (Q(**{f"poisoned_at__{side}": at}) | Q(**{f"pk__{side}": id}))
@@ -131,78 +166,6 @@ def _encode(values: dict[str, str]) -> str:
     return query.urlencode()
 
 
-def _jump(model_admin: Any, request: HttpRequest, term: str) -> HttpResponse:
-    """Go where a term leads; GET, and nothing is changed by it."""
-    what, value = jump(term, alias()) if "\x00" not in term else ("", None)
-    if what == "record":
-        return HttpResponseRedirect(url(model_admin, "change", value))
-    if what:
-        return HttpResponseRedirect(url(model_admin, "records", query={what: value}))
-    number = as_id(term)
-    moved = None if number is None else find_moved(number, using=alias())
-    if isinstance(moved, PoisonRecord):
-        return HttpResponseRedirect(url(model_admin, "change", moved.pk))
-    if moved is not None and (page := page_of_message(model_admin, request, moved.pk)):
-        return HttpResponseRedirect(page)
-    text = gettext("No poison has exactly “%(term)s” as its id, group, name, stream or instance.")
-    tell(request, text % {"term": term[:100]}, messages.WARNING)
-    return HttpResponseRedirect(url(model_admin, "records"))
-
-
-def _group(asked: Asked) -> Any:
-    found = asked.wanted.fingerprint
-    return get_group(found) if found and not asked.problem else None
-
-
-def _emptied(model_admin: Any, request: HttpRequest, asked: Asked) -> dict[str, Any] | None:
-    """
-    Say what is known of a group that has no record here any more.
-
-    Alerts link to the list of their group: whoever opens it later, after everything was retried or
-    removed, reads what there was instead of an empty page.
-    """
-    group = asked.wanted.fingerprint
-    if not group or asked.problem or set(asked.query) != {"fingerprint"}:
-        return None
-    site, may = model_admin.admin_site.name, request.user.has_perm
-    told = Alert.objects.using(alias()).filter(key=f"{Alert.Rule.NEW_GROUP}:{group}")
-    alert = told.order_by("-pk").first() if may("deadletter.view_alert") else None
-    return {
-        "alert": alert,
-        "alert_url": link(site, "alert_change", alert.pk) if alert else "",
-        "audit_url": link(site, "auditentry_changelist")
-        if may("deadletter.view_auditentry")
-        else "",
-    }
-
-
-def _form(asked: Asked) -> list[dict[str, Any]]:
-    """Describe the fields of the filter; choices come from short tables, never from poison."""
-    queues = list(Queue.objects.using(alias()).order_by("name").values_list("name", flat=True))
-    choices: dict[str, list[tuple[str, str]]] = {
-        "kind": [(value, str(label)) for value, label in Kind.choices],
-        "reason": [(reason.name, reason_name(reason)) for reason in FailureReason],
-    }
-    labels = {
-        "queue": gettext("Queue"),
-        "name": gettext("Name"),
-        "kind": gettext("Kind"),
-        "reason": gettext("Reason"),
-        "exception": gettext("Exception"),
-        "fingerprint": gettext("Group"),
-        "stream": gettext("Stream"),
-        "instance": gettext("Instance"),
-        "text": gettext("Text of the error"),
-        "since": gettext("Died since"),
-        "until": gettext("Died before"),
-    }
-    return [
-        {
-            "name": key,
-            "label": labels[key],
-            "value": asked.query.get(key, ""),
-            "choices": choices.get(key),
-            "hints": queues if key == "queue" else None,
-        }
-        for key in FIELDS
-    ]
+def _group(filter: PoisonFilterForm) -> Any:
+    found = filter.wanted.fingerprint
+    return get_group(found) if found and not filter.problem else None

@@ -397,5 +397,5 @@ def test_a_message_leads_to_its_instance_and_is_not_removed_behind_its_back(
     found = admin_client.get(url("message"), {"q": "order-18"})
 
     assert f'href="{page("order-18")}"' in html
-    assert "Instance order-18 waits for it: poison it" in asked.content.decode()
+    assert "Instance order-18 waits for message" in asked.content.decode()
     assert [row.pk for row in found.context["cl"].result_list] == [message.pk]

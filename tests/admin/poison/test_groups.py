@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from deadletter import operations
-from deadletter.admin.poison import groups, matrix
+from deadletter.admin.poison import groups
 from deadletter.models import PoisonRecord, Queue
 
 from ..conftest import SCRIPT, url
@@ -115,7 +115,7 @@ def test_every_cell_of_the_matrix_leads_to_its_records(
 def test_a_matrix_of_many_lines_says_that_there_are_more(
     admin_client: Client, poisoned, monkeypatch
 ) -> None:
-    monkeypatch.setattr(matrix, "LINES", 1)
+    monkeypatch.setattr(groups, "LINES", 1)
     poisoned("a"), poisoned("b")
 
     html = admin_client.get(url("poisonrecord", "matrix")).content.decode()

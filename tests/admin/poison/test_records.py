@@ -154,7 +154,7 @@ def test_a_whole_value_leads_to_its_records(admin_client: Client, poisoned, colu
     response = admin_client.get(url("poisonrecord", "records"), {"q": f" {value} "}, follow=True)
 
     assert shown(response) == [record.pk]
-    assert response.context["asked"].query == {column: value}
+    assert response.context["filter"].query == {column: value}
 
 
 @pytest.mark.parametrize("term", ["nothing", "9" * 30, "a\x00b", "²"])

@@ -1,4 +1,4 @@
-"""Where in the application did it happen? Its frames first, those of libraries folded away."""
+"""Stored tracebacks, taken apart: frames of the application first, frames of libraries counted."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 #: `  File "shop/orders.py", line 3, in ship` begins a frame; its code follows, indented deeper.
 _FRAME = re.compile(r'^  File "([^"\n]*)", line (\d+)(?:, in ([^\n]*))?$')
 _BEGIN = "Traceback (most recent call last):"
-#: What stands between the tracebacks of a chain.
+#: The lines between the tracebacks of a chain.
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-#: Paths of what nobody on call wrote. The traceback may come from another machine: no prefixes.
+#: Paths of libraries. The traceback may come from another machine, so no prefix is known.
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|[/\\]lib[/\\]python3|^<frozen |[/\\]deadletter[/\\]"
     r"(worker[/\\]|lifecycle[/\\]|operations[/\\]|(forks|copies)\.py$)|\\Lib\\"
@@ -21,7 +21,7 @@ _LIBRARY = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class TracebackFrame:
     file: str
     line: str
     function: str
@@ -31,27 +31,27 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Traceback:
-    """`application` is read first; `whole` is the text as it was."""
+    """A traceback; `application` is shown first, `whole` is the stored text."""
 
-    application: list[Frame]
+    application: list[TracebackFrame]
     libraries: int
-    #: The last lines: which exception, with which words.
+    #: The last lines: the exception and its text.
     end: str
     whole: str
 
 
 def read_traceback(text: str, *, texts: bool = True) -> Traceback | None:
     """
-    Take a traceback apart. Text that is none is only `whole`.
+    Take a traceback apart. Any other text is only `whole`.
 
-    Without `texts` only the places are left: neither words of exceptions nor lines of source.
+    Without `texts` only the places are left: no texts of exceptions and no lines of source.
     """
     if not texts:
         seen = places(text)
         return Traceback(application=seen, libraries=0, end="", whole="") if seen else None
     if not text.strip():
         return None
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     end: list[str] = []
     for line in text.splitlines():
         found = _FRAME.match(line)
@@ -59,7 +59,7 @@ def read_traceback(text: str, *, texts: bool = True) -> Traceback | None:
             file, number, function = found.groups()
             end = []
             frames.append(
-                Frame(
+                TracebackFrame(
                     file=file,
                     line=number,
                     function=function or "",
@@ -80,30 +80,32 @@ def read_traceback(text: str, *, texts: bool = True) -> Traceback | None:
     )
 
 
-def places(text: str) -> list[Frame]:
+def places(text: str) -> list[TracebackFrame]:
     """Return the frames of the application in a traceback: file, line and function."""
-    found: list[Frame] = []
+    found: list[TracebackFrame] = []
     inside = False
     may_begin = True
     for line in text.splitlines():
-        # The words of an exception may have lines of their own, and these look as they like.
+        # The text of an exception may have several lines, which may look like frames.
         inside = (may_begin and line == _BEGIN) or (inside and line.startswith("  "))
         may_begin = line in _CHAINED or (may_begin and not line)
         frame = _FRAME.match(line) if inside else None
         if frame and not _LIBRARY.search(frame[1]):
             file, number, function = frame.groups()
             found.append(
-                Frame(file=file, line=number, function=function or "", code="", library=False)
+                TracebackFrame(
+                    file=file, line=number, function=function or "", code="", library=False
+                )
             )
     return found
 
 
-def _with_code(frame: Frame, line: str) -> Frame:
+def _with_code(frame: TracebackFrame, line: str) -> TracebackFrame:
     code = line.strip()
-    if not code or set(code) <= set("~^ "):  # the marks below the code point into its column
+    if not code or set(code) <= set("~^ "):  # marks below the code
         return frame
     joined = f"{frame.code}\n{code}" if frame.code else code
-    return Frame(
+    return TracebackFrame(
         file=frame.file,
         line=frame.line,
         function=frame.function,

@@ -1,4 +1,8 @@
-"""What happened to a message before it died? Attempts, latest first; a retry begins a new life."""
+"""
+The history of a message for a page: its attempts, latest first.
+
+A retry by a person or an edit begins a new life: the attempts until the next death.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,9 @@ from django.db import models
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from ...models import Damaged
-from ..error_text import hidden_text
-from ..payloads import Shown, read, show_original
-from ..render import reason_name
+from ..models import Damaged
+from .error_text import hidden_text
+from .render import ShownValue, read_json, reason_name, show_original
 from .tracebacks import Traceback, read_traceback
 
 
@@ -23,7 +26,7 @@ class Attempt:
 
     number: Any = None
     at: datetime | str | None = None
-    #: Time since the entry before it.
+    #: Time since the previous entry.
     gap: str = ""
     worker: str = ""
     duration: str = ""
@@ -32,7 +35,7 @@ class Attempt:
     traceback: Traceback | None = None
     edited: bool = False
     #: The payload before the edit; None without the permission to see payloads.
-    original: Shown | None = None
+    original: ShownValue | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +58,9 @@ class Timeline:
 
 def timeline(record: Any, *, payloads: bool) -> Timeline:
     """
-    Read the history of a record; whatever is stored there, the page opens.
+    Read the history of a message or record; a damaged one is a problem in words, not an error.
 
-    Without `payloads` errors are shown by class and place.
+    Without `payloads` errors are shown by class and place only.
     """
     entries, problem = _entries(record)
     lives: list[list[Attempt]] = []
@@ -72,7 +75,7 @@ def timeline(record: Any, *, payloads: bool) -> Timeline:
         lives[-1].append(_attempt(entry, before, payloads=payloads, edited=edited))
         last_number = 0 if edited else number or last_number
         before = entry
-    # Killed by a person right after a retry: it was not tried in its last life.
+    # Poisoned by hand right after a retry: it was not tried in its last life.
     alive = bool(lives) and (record.attempts > 0)
     shown = [
         Life(current=alive and n == len(lives) - 1, attempts=attempts[::-1])
@@ -82,13 +85,13 @@ def timeline(record: Any, *, payloads: bool) -> Timeline:
 
 
 def _entries(record: models.Model) -> tuple[list[dict[str, Any]], str]:
-    stored = read(record, "history")
+    stored = read_json(record, "history")
     value = stored.value
     if isinstance(value, Damaged) or stored.problem:
         return [], stored.problem
     if not isinstance(value, list):
         return [], gettext("The history is damaged: it is not a list of attempts.")
-    # 200: the history keeps 25; a damaged row may hold any number.
+    # The history keeps 25 entries; a damaged row may have any number, so 200 are read.
     return [entry if isinstance(entry, dict) else {"error": entry} for entry in value[-200:]], ""
 
 
@@ -114,7 +117,7 @@ def _duration(entry: dict[str, Any]) -> str:
     for key in ("duration", "seconds"):
         value = entry.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
-            # Durations are kept to the millisecond: a handler that raised at once took "0 s".
+            # Stored to the millisecond: a handler that raised at once took 0.
             return _span(float(value)) if value else gettext("under 0.001 s")
     return ""
 
@@ -135,7 +138,7 @@ def _gap(at: Any, before: Any) -> str:
         return ""
     try:
         seconds = (at - earlier).total_seconds()
-    except TypeError:  # one of them without a time zone
+    except TypeError:  # one of them has no time zone
         return ""
     return _span(seconds) if seconds >= 0 else ""
 
