@@ -1,8 +1,8 @@
-# Every target makes what it needs: python >= 3.11 and make are enough.
-#   PYTHON=...   the interpreter .venv is made with        ARGS=...   passed to pytest
-#   PORT=...     where the demonstration listens
-#   SEED, SECONDS, DATABASE               which attack, how long, on what
-#   EXAMPLES, STEPS, SEEDS, RATE, MESSAGES   how far the long runs go
+# Every target installs what it needs: Python >= 3.11 and make are enough.
+#   PYTHON=...   interpreter for .venv          ARGS=...   arguments of the command, mostly pytest
+#   PORT=...     port of the demonstration site
+#   SEED, SECONDS, DATABASE                  chaos: the plan of faults, its duration, the database
+#   EXAMPLES, STEPS, SEEDS, RATE, MESSAGES   size of the long runs
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,12 +36,12 @@ test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL 18, the plans al
 test-more: $(INSTALLED) ## Run parts of the tests on other servers and pairs (ARGS="--list", ARGS="postgresql-15-plans")
 	@exec $(BIN)/python -m tests.more $(ARGS)
 
-# Per target, and not from the environment: some shells count in SECONDS.
+# Set per target, not from the environment: SECONDS is a counter in some shells.
 chaos: SECONDS := 60
-chaos: $(INSTALLED) ## Attack the queue, then check that nothing was lost (SEED=1 SECONDS=60 DATABASE=sqlite)
+chaos: $(INSTALLED) ## Inject faults, then check that nothing was lost (SEED=1 SECONDS=60 DATABASE=sqlite)
 	@exec $(BIN)/python -m tests.chaos --seconds $(SECONDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 
-check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks, known holes
+check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks, advisories
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -54,24 +54,24 @@ check: $(INSTALLED) ## Lint, format, types, import directions, migrations, syste
 matrix: ## Run the tests on each supported pair of Python and Django
 	@exec .ci/matrix $(ARGS)
 
-bench: $(BENCH)/.installed ## Measure deadletter, its peers and the database's limit (ARGS="--quick")
+bench: $(BENCH)/.installed ## Measure deadletter, other queues and the limit of the database (ARGS="--quick")
 	@exec $(BENCH)/bin/python -m benchmarks $(ARGS)
 
 bench-admin: $(INSTALLED) ## Measure the pages of the admin beside a million poison records
 	@exec $(BIN)/python -m benchmarks.admin $(ARGS)
 
-mutants: $(INSTALLED) ## Break each rule in a copy of the source; every one must turn a test red (ARGS="release")
+mutants: $(INSTALLED) ## Break each rule in a copy of the source; a test must fail for each (ARGS="release")
 	@exec $(BIN)/python -m tests.mutants $(ARGS)
 
-machine: $(INSTALLED) ## Try random histories against the model, on both databases (EXAMPLES=5000 STEPS=50)
+machine: $(INSTALLED) ## Run random histories against the model, on both databases (EXAMPLES=5000 STEPS=50)
 	@MACHINE_EXAMPLES=$(EXAMPLES) MACHINE_STEPS=$(STEPS) exec $(BIN)/python -m tests.both_databases \
 	  --hypothesis-show-statistics tests/machine/test_machine.py $(ARGS)
 
-interleavings: $(INSTALLED) ## Play seeded schedules of workers, a statement at a time (SEEDS=5000)
+interleavings: $(INSTALLED) ## Run seeded schedules of workers, one statement at a time (SEEDS=5000)
 	@INTERLEAVINGS=$(SEEDS) exec $(BIN)/python -m tests.both_databases tests/races/test_interleavings.py $(ARGS)
 
 soak: SECONDS := 3600
-soak: $(INSTALLED) ## Watch the memory and connections of two workers for an hour (SECONDS=3600 RATE=50)
+soak: $(INSTALLED) ## Measure memory and connections of two workers for an hour (SECONDS=3600 RATE=50)
 	@exec $(BIN)/python -m tests.endurance.soak --seconds $(SECONDS) --rate $(RATE) $(ARGS)
 
 backlog: $(INSTALLED) ## Drain a million messages and account for each (MESSAGES=1000000)
@@ -92,7 +92,7 @@ $(BIN)/python:
 	echo "deadletter needs Python 3.11 or newer with its venv module; tried: $(CANDIDATES)." >&2; \
 	echo "Install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1
 
-# A newer Python first: one of the peers needs 3.12.
+# Newer Python versions first: one of the peers needs 3.12.
 $(BENCH)/bin/python:
 	@for python in $(PYTHON) python3.13 python3.12 $(CANDIDATES); do \
 	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -103,7 +103,7 @@ $(BENCH)/bin/python:
 	echo "make bench needs Python 3.11 or newer with its venv module." >&2; exit 1
 
 $(BENCH)/.installed: benchmarks/requirements.txt benchmarks/peers/graphile/package.json | $(BENCH)/bin/python
-	@echo "Installing what is measured into $(BENCH) ..."
+	@echo "Installing the measured queues into $(BENCH) ..."
 	@$(BENCH)/bin/python -m pip install --quiet --requirement benchmarks/requirements.txt
 	@if command -v npm >/dev/null; then \
 	  cp benchmarks/peers/graphile/package.json $(BENCH)/ && npm install --silent --prefix $(BENCH); \
@@ -116,6 +116,6 @@ $(SITE): requirements.txt | $(BIN)/python
 	@touch $@
 
 $(INSTALLED): requirements-dev.txt requirements.txt pyproject.toml | $(BIN)/python
-	@echo "Installing the site and the tools of development into $(VENV) ..."
+	@echo "Installing the site and the development tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	@touch $@
