@@ -1,4 +1,4 @@
-"""Style sheets that look right under any theme: no variable is taken for granted."""
+"""Style sheets work under any theme: every variable of a theme has a fallback."""
 
 from __future__ import annotations
 

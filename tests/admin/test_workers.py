@@ -1,4 +1,4 @@
-"""The page of workers says who is alive, what each runs, and which names are held."""
+"""The list of workers shows which are alive, what each runs, and the open circuit breakers."""
 
 from __future__ import annotations
 

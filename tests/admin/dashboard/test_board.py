@@ -1,4 +1,4 @@
-"""The dashboard: is anything wrong, what, since when; and every number leads to its rows."""
+"""The dashboard shows what is wrong and since when, and every number links to its rows."""
 
 from __future__ import annotations
 

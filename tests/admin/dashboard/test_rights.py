@@ -1,4 +1,4 @@
-"""Who may not look at a model does not see its numbers on the dashboard either."""
+"""A user who may not view a model does not see its numbers on the dashboard either."""
 
 from __future__ import annotations
 
