@@ -96,9 +96,9 @@ class OpenClaim:
     dead: list[int] = field(default_factory=list)
     #: Streams whose lock is held.
     locked: set[Stream] = field(default_factory=set)
-    #: Streams that other transactions are changing, and their candidates: passed over for the rest
-    #: of this claim. Looking at such a stream again could take later messages while the earlier
-    #: ones are passed over.
+    #: Streams that are passed over for the rest of this claim, and their candidates: another
+    #: transaction is changing them, or they are not needed. Looking at such a stream again could
+    #: take later messages while the earlier ones are passed over.
     skipped: set[Stream] = field(default_factory=set)
     passed: set[int] = field(default_factory=set)
     #: Messages whose last lease ran out unreported.

@@ -40,7 +40,9 @@ def complete_instance(tx: Transaction, instance: Instance, output: Any) -> None:
             logging.INFO,
             "instance_completed",
             "instance {instance} ({name}, execution {execution_id}) is completed",
-            **_identity(instance),
+            instance=instance.id,
+            name=instance.name,
+            execution_id=instance.execution_id,
         )
     )
     signals.announce(
@@ -90,7 +92,9 @@ def fail_instance(
             logging.WARNING,
             "instance_failed",
             "instance {instance} ({name}, execution {execution_id}) failed ({category}): {error}",
-            **_identity(instance),
+            instance=instance.id,
+            name=instance.name,
+            execution_id=instance.execution_id,
             category=error.category,
             error=error.text,
             failed_by=instance.failed_by,

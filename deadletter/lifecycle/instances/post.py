@@ -13,7 +13,7 @@ from django.db import connections
 
 from ... import clock, tracing
 from ...instance_events import Event, as_payload
-from ...logs import event as log_event
+from ...logs import event
 from ...models import Instance, Kind, Queue
 from ..counters import writer
 from ..insert import announce_sent, insert_one
@@ -108,7 +108,7 @@ def post_or_log(
         other = replace(message, queue=fallback_queue)
         if post(tx.using, other) is not None:
             return
-    log_event(
+    event(
         logging.ERROR,
         "instance_unreachable",
         "instance {instance} could not be told what happened: its queue {queue} is gone. "
