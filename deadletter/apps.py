@@ -1,4 +1,4 @@
-"""How the app introduces itself to Django."""
+"""The app configuration: system checks, queues declared in settings, signals."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class DeadletterConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401 - registers them
+        from . import checks  # noqa: F401 - registers the checks
         from .declared import create_declared_queues
-        from .lifecycle import enqueue, policy_edits  # noqa: F401 - hears of edited queues
+        from .lifecycle import enqueue, policy_edits  # noqa: F401 - connects its receiver
 
         post_migrate.connect(create_declared_queues, sender=self)
         enqueue.hear_names = _check_names
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Warn of names that no handler has. Called only while DEBUG is on."""
-    # Imported when it is needed: a web process has no other use for handlers.
+    """Warn about names that have no handler. Called only while DEBUG is on."""
+    # Imported on use: a web process has no other use for handlers.
     from .worker import unknown_names
 
     unknown_names.check(names)

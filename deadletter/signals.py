@@ -1,6 +1,8 @@
 """
-What an application can listen to. Sent after commit, robustly: a receiver that raises is logged
-and undoes nothing. A crash between commit and signal loses the signal, never the state.
+Signals for applications, sent after commit with `send_robust`.
+
+A receiver that raises is logged and undoes nothing. A crash between commit and signal loses the
+signal, never the state.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from django.dispatch import Signal
 
 #: A message was stored. Arguments: message_id, queue, name, kind, using.
 message_sent = Signal()
-#: A message is finished and gone. Arguments: message_id, queue, name, kind, seconds (how long its
-#: handler took, or None), using.
+#: A message was completed and its row deleted. Arguments: message_id, queue, name, kind, seconds
+#: (how long its handler took, or None), using.
 message_completed = Signal()
 #: An attempt failed. Arguments: message_id, queue, name, kind, attempts, reason, error, retry_at
 #: (None: that was the last one), using.
@@ -24,10 +26,10 @@ poison_removed = Signal()
 #: An alert began. Arguments: alert (a dict: rule, subject, since, count, …; see docs/alerts.md),
 #: using.
 alert_raised = Signal()
-#: What an alert was about has ended. Arguments: alert (as above), using.
+#: The condition of an alert has ended. Arguments: alert (as above), using.
 alert_recovered = Signal()
-#: An instance came to its end. Arguments: instance (its id), name, execution_id, using.
+#: An instance completed. Arguments: instance (its id), name, execution_id, using.
 instance_completed = Signal()
-#: An instance failed for good, until somebody retries what failed it. Arguments: instance (its id),
-#: name, execution_id, error (an ErrorDetails), using.
+#: An instance failed; a retry of the message that failed it reopens it. Arguments: instance (its
+#: id), name, execution_id, error (an ErrorDetails), using.
 instance_failed = Signal()

@@ -1,7 +1,7 @@
 """
-What a site may add to its urls: `path("deadletter/", include("deadletter.urls"))`.
+URLs that a site can include: `path("deadletter/", include("deadletter.urls"))`.
 
-The admin needs none of it.
+The admin does not need them.
 """
 
 from __future__ import annotations

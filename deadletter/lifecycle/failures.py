@@ -469,7 +469,7 @@ def _judge(
         why = f"{PERMANENT}: {failure.reason.name} is in PERMANENT_REASONS"
         return _death_at_once(failure, policy, why)
     # What could not even start is judged by the claim, unless its reason has a limit of its own.
-    if failure.deferred and not policy.names_for(failure.reason, "max_attempts"):
+    if failure.deferred and not policy.sets_for(failure.reason, "max_attempts"):
         return None
     return _death_by_count(failure, attempts, policy, counts)
 
@@ -493,7 +493,7 @@ def _delay(
     reason = FailureReason.read(failure.reason)
     delays = ("backoff_base", "backoff_cap", "cooldown")
     # What could not even start brings a delay of its own, which is not the handler's word.
-    is_given = not (failure.deferred and policy.names_for(reason, *delays))
+    is_given = not (failure.deferred and policy.sets_for(reason, *delays))
     if failure.delay is not None and is_given:
         return as_timedelta(failure.delay, field="delay")
     return policy.delay(reason, attempts=attempts, counts=counts)
