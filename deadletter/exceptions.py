@@ -78,7 +78,7 @@ class LeaseLost(DeadletterError):
         more = f" and {len(self.ids) - 20} more" if len(self.ids) > 20 else ""
         super().__init__(
             f"the lease of message {named}{more} is not yours: the token is wrong or used, or the "
-            "lease ran out. Nothing was changed; whoever holds the message now will settle it."
+            "lease ran out. Nothing was changed; the worker that holds the message now settles it."
         )
 
 
