@@ -1,9 +1,10 @@
 """
-A message queue inside the application's own database that knows what to do when work fails.
+A message queue with a dead-letter queue, inside the application's own database.
 
-Reading order: status, backoff, payload, failures, events (pure); models; lifecycle (the verbs);
-instances (long-running processes); worker; operations (what people do); admin. Imports go one
-way, in that order.
+Reading order: status, backoff, failure_policy, payload, error_details, instance_events (values
+without a database); models (the tables); lifecycle (everything that changes messages); instances
+(long-running processes); worker (runs handlers); operations (what people do to messages and
+queues); metrics; then admin, cli and views. Imports go one way, in that order.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ __all__ = [
     "wait_for",
 ]
 
-#: Names that need models, found on first use: importing the package must not load the app registry.
+#: Names that need models, imported on first use: Django imports this package before the models.
 _LATE = {
     "Outgoing": "lifecycle.enqueue",
     "asend": "lifecycle.enqueue",

@@ -1,8 +1,9 @@
 """
-What is worth an alert, who is told, and how often? `DEADLETTER["ALERTS"]` as values.
+Alert rules, channels and intervals: `DEADLETTER["ALERTS"]` as values.
 
-Everything that can be wrong is refused here, in words, when the settings are read: a rule that
-nobody notices to be broken is worse than none. No value of a secret is ever quoted.
+Every error in the settings is reported here, when they are read: a broken rule that is not noticed
+is worse than none. No error text quotes a secret. The module is not in `alerts` because `conf`
+reads the settings with it, and `conf` is below the models.
 """
 
 from __future__ import annotations
@@ -21,62 +22,62 @@ from django.core.validators import validate_email
 from .durations import as_timedelta
 from .text import short_repr
 
-#: Each queue by itself, where a rule counts; without a queue, all of them are counted together.
+#: A rule for each queue separately; a rule without a queue counts all of them together.
 EACH = "*"
-#: A count above this would be read, row by row, every few seconds.
+#: The largest `above`: rows are counted up to it, every few seconds.
 LARGEST = 1_000_000
-#: Characters a signing secret has at least.
+#: Characters that a signing secret must have.
 SECRET = 16
 _PLAIN_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One thing to watch. What the options mean depends on the kind; see docs/alerts.md."""
+    """One condition to watch. The meaning of the options depends on the kind: docs/alerts.md."""
 
     kind: str
     queue: str = ""
-    #: More than so many.
+    #: The count must exceed this.
     above: int = 0
-    #: Counted over this time.
+    #: The time over which messages are counted.
     within: timedelta = timedelta(minutes=5)
-    #: Longer than this.
+    #: The condition must last longer than this.
     after: timedelta = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """Where notices go."""
+    """A destination of notices."""
 
     name: str
     kind: str
-    #: Addresses; none: the site's ADMINS.
+    #: Addresses; empty: the site's ADMINS.
     to: tuple[str, ...] = ()
     sender: str | None = None
-    url: str = field(default="", repr=False)  # the address of a webhook is often a secret itself
-    #: The first signs; receivers may still know the others, while a secret is being replaced.
+    url: str = field(default="", repr=False)  # the URL of a webhook is often a secret
+    #: The first one signs. While a secret is replaced, receivers may still use the others.
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
-    #: Seconds that a delivery may take in all.
+    #: Seconds that one delivery may take.
     timeout: float = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlertPolicy:
-    """The whole of DEADLETTER["ALERTS"]."""
+    """The value of DEADLETTER["ALERTS"]."""
 
     rules: tuple[Rule, ...]
     channels: tuple[Channel, ...]
-    #: Between two decisions, over all workers.
+    #: Time between two decisions, across all workers.
     interval: timedelta = timedelta(seconds=15)
-    #: Between two notices of one rule; the first is sent at once.
+    #: Time between two notices of one rule; the first is sent at once.
     digest: timedelta = timedelta(minutes=15)
     #: How long a condition must have ended before it counts as ended.
     recover_after: timedelta = timedelta(minutes=15)
-    #: What is still so, though nothing is new, is said again after this; None: never.
+    #: A condition that lasts unchanged is reported again after this; None: never.
     remind: timedelta | None = timedelta(hours=6)
-    #: "https://shop.example.org": what links in notices begin with.
+    #: The beginning of links in notices: "https://shop.example.org".
     base_url: str = ""
-    #: Whether notices quote errors.
+    #: True if notices quote error texts.
     errors: bool = True
 
     def of_kind(self, kind: str) -> list[Rule]:
@@ -87,7 +88,7 @@ class AlertPolicy:
 
 
 def read_alerts(value: Any) -> AlertPolicy | None:
-    """Return the policy, or None when there is none. Raises ValueError or TypeError in words."""
+    """Return the policy; None for None. Raises ValueError or TypeError, which names the option."""
     if value is None:
         return None
     given = _mapping(value, "")
@@ -106,7 +107,7 @@ def _rules(value: Any) -> Iterable[Rule]:
     for kind, options in _mapping(value, "rules").items():
         if kind not in KINDS:
             raise ValueError(f"rules: unknown rule {short_repr(kind)} (known: {', '.join(KINDS)})")
-        # Off, without having to be taken out.
+        # False and None turn a rule off without removing it from the settings.
         if options is False or options is None:
             continue
         for one in options if isinstance(options, list | tuple) else [options]:
@@ -192,7 +193,7 @@ def _timeout(value: Any, where: str) -> float:
 
 
 def _url(value: Any, where: str, *, plain: bool) -> str:
-    """Accept https, and http to this machine or on request. The address itself is not quoted."""
+    """Accept https; http only to localhost or with allow_http. Errors do not quote the URL."""
     try:
         parts = urlsplit(value) if isinstance(value, str) else None
         host = parts.hostname if parts else None
@@ -235,7 +236,7 @@ def _secret(value: Any, where: str) -> bytes:
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         place = f"{where}: " if where else ""
-        # Not quoted: somebody may have put a secret in the wrong place.
+        # The value is not quoted: it may be a secret in the wrong place.
         raise TypeError(f"{place}expected a dict, got {type(value).__name__}")
     return value
 
@@ -254,15 +255,15 @@ def _flag(value: Any, where: str) -> bool:
     return value
 
 
-def _some_time(value: Any, where: str) -> timedelta:
+def _duration(value: Any, where: str) -> timedelta:
     found = as_timedelta(value, field=where)
     if found < timedelta(seconds=1):
         raise ValueError(f"{where}: must be at least a second")
     return found
 
 
-def _perhaps_never(value: Any, where: str) -> timedelta | None:
-    return None if value is None else _some_time(value, where)
+def _duration_or_none(value: Any, where: str) -> timedelta | None:
+    return None if value is None else _duration(value, where)
 
 
 def _number(value: Any, where: str) -> int:
@@ -284,11 +285,11 @@ def _base_url(value: Any, where: str) -> str:
     if parts is None or parts.scheme not in ("http", "https") or not parts.netloc:
         raise ValueError(f"{where}: expected an address such as https://example.org")
     if parts.query or parts.fragment or " " in value:
-        raise ValueError(f"{where}: paths are put behind it: leave out ? and #")
+        raise ValueError(f"{where}: must not contain ? or #, because paths are appended to it")
     return str(value).rstrip("/")
 
 
-#: Options every rule of a kind needs, and those it may have.
+#: Required and optional options of each kind of rule.
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "new_group": ((), ("queue",)),
     "poison_rate": (("above",), ("within", "queue")),
@@ -303,18 +304,18 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "queue": _queue,
     "above": _number,
-    "within": _some_time,
-    "after": _some_time,
+    "within": _duration,
+    "after": _duration,
 }
 _CHANNELS: dict[str, Callable[[str, Mapping[str, Any], str], Channel]] = {
     "email": _email,
     "webhook": _webhook,
 }
 _PLAIN: dict[str, Callable[[Any, str], Any]] = {
-    "interval": _some_time,
-    "digest": _some_time,
-    "recover_after": _some_time,
-    "remind": _perhaps_never,
+    "interval": _duration,
+    "digest": _duration,
+    "recover_after": _duration,
+    "remind": _duration_or_none,
     "base_url": _base_url,
     "errors": _flag,
 }

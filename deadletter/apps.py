@@ -1,4 +1,4 @@
-"""How the app introduces itself to Django."""
+"""The app configuration: system checks, queues declared in settings, signals."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _create_declared_queues(**kwargs: Any) -> None:
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Warn of names that no handler has. Called only while DEBUG is on."""
-    # Imported when it is needed: a web process has no other use for handlers.
+    """Warn about names that have no handler. Called only while DEBUG is on."""
+    # Imported on use: a web process has no other use for handlers.
     from .worker import unknown_names
 
     unknown_names.check(names)

@@ -1,4 +1,4 @@
-"""When may a failed message be tried again?"""
+"""Delays before a failed message is tried again, and the policy of circuit breakers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from .durations import as_timedelta
 
-#: A payload that cannot be decoded is looked at again after this long, however often it failed.
+#: The delay of a message whose payload cannot be decoded, however often it failed.
 UNDECODABLE = timedelta(seconds=1)
 
 
@@ -19,7 +19,7 @@ class Backoff:
     Exponential delay: base * 2**attempt, never above cap.
 
     Backoff(base=30s, cap=1h) waits 60, 120, 240, 480, 960, 1920, 3600, 3600... seconds.
-    Jitter 0.1 adds up to a tenth on top: it spreads, it never shortens.
+    Jitter 0.1 adds up to a tenth on top: it spreads the delays and never shortens them.
     """
 
     base: timedelta
@@ -34,10 +34,10 @@ class Backoff:
 @dataclass(frozen=True, kw_only=True)
 class UnregisteredBackoff:
     """
-    Delay for a name no handler knows yet: base * 2**min(n-1, 6), never above cap.
+    Delay of a message whose name has no handler yet: base * 2**min(n-1, 6), never above cap.
 
     With base=1s, cap=60s: 1, 2, 4, 8, 16, 32, 60, 60... seconds. The exponent stops at 6
-    whatever the cap, so that a fleet being upgraded looks again at least every 64 bases.
+    whatever the cap is, so that workers that are being upgraded retry at least every 64 bases.
     """
 
     base: timedelta = timedelta(seconds=1)
@@ -52,8 +52,8 @@ class BreakerPolicy:
     """
     Hold a message name for `cooldown` seconds after `failures` in a row within `window` seconds.
 
-    Then one probe decides: it completes and the name flows again, or it fails and the name is held
-    for another cooldown.
+    Then one message is tried: if it completes, the name is free again; if it fails, the name is
+    held for another cooldown.
     """
 
     failures: int = 10

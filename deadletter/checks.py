@@ -1,4 +1,4 @@
-"""What `manage.py check` says about settings and databases. Ids are stable."""
+"""System checks of settings, handlers and databases. Their ids never change."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
 
 
 def _check_time_zones() -> list[CheckMessage]:
-    """Leases and delays are moments: local time has an hour twice each autumn."""
+    """Require USE_TZ: leases and delays are points in time, and local time repeats an hour."""
     if settings.USE_TZ:
         return []
     return [
         Error(
             "deadletter needs USE_TZ = True.",
-            hint="Set it; TIME_ZONE may be any. Or run deadletter from a project of its own.",
+            hint="Set it; TIME_ZONE may have any value. Or run deadletter in a project of its own.",
             id="deadletter.E011",
         )
     ]
 
 
 def _check_queues() -> list[CheckMessage]:
-    """Refuse a declared policy that `migrate` could not store, without asking the database."""
+    """Report declared policies that `migrate` could not store, without a query."""
     found: list[CheckMessage] = []
     queues = conf.get_settings().queues
     for name, policy in queues.items():
@@ -105,7 +105,7 @@ def _dead_queue_problem(name: str, target: Any, queues: Any) -> str:
 
 
 def _check_alerts() -> list[CheckMessage]:
-    """Refuse channels through which nothing could be delivered."""
+    """Report channels that cannot deliver a notice."""
     policy = conf.get_settings().alerts
     mails = [c for c in policy.channels if c.kind == "email"] if policy is not None else []
     found: list[CheckMessage] = [
@@ -134,13 +134,13 @@ def _check_alerts() -> list[CheckMessage]:
 
 @register()
 def check_options(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Judge the settings of the database that messages are sent to, without connecting to it."""
+    """Check the settings of the database that messages are sent to, without connecting to it."""
     return _check_options(primary_alias())
 
 
 @register()
 def check_handlers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """Import every handlers module as a worker does, so that its refusals are seen earlier."""
+    """Import every handlers module, as a worker does, to report errors before one starts."""
     found: list[CheckMessage] = []
     for module, error in _modules_that_fail():
         if isinstance(error, TwoHandlers):
@@ -152,7 +152,7 @@ def check_handlers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
                 )
             )
         else:
-            # No error: machines without workers need not have what handlers import.
+            # A warning: machines without workers may lack packages that handlers import.
             found.append(
                 Warning(
                     f"{module} cannot be imported: {type(error).__name__}: {error}",
@@ -169,7 +169,7 @@ def _modules_that_fail() -> Iterator[tuple[str, Exception]]:
             module = f"{app.name}.handlers"
             try:
                 import_module(module)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the check reports it
+            except Exception as error:  # noqa: BLE001 - the check reports any exception
                 yield module, error
 
 
@@ -181,7 +181,7 @@ def check_databases(
     for alias in databases or ():
         if router.allow_migrate_model(alias, Message):
             found += _check_database(alias)
-            if alias != primary_alias():  # else check_options has judged it
+            if alias != primary_alias():  # else check_options has checked it
                 found += _check_options(alias)
     return found
 
@@ -219,7 +219,7 @@ def _check_options(alias: str) -> list[CheckMessage]:
     if connection.vendor != "sqlite":
         return []
     found: list[CheckMessage] = []
-    # From the settings: Django sets the attribute of a connection when it connects.
+    # From the settings: Django sets the attribute only when it connects.
     mode = connection.settings_dict["OPTIONS"].get("transaction_mode") or ""
     if mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         found.append(
@@ -235,9 +235,9 @@ def _check_options(alias: str) -> list[CheckMessage]:
         found.append(
             Warning(
                 f"Database {alias!r} stores times in {connections[alias].timezone_name}.",
-                hint='Take "TIME_ZONE" out of DATABASES[…]: while clocks are set back, an hour '
-                "comes twice, and leases and delays last longer or end too early. What people "
-                "see is in the site's TIME_ZONE anyway.",
+                hint='Remove "TIME_ZONE" from DATABASES[…]: when clocks are set back, an hour '
+                "occurs twice, and leases and delays last longer or end too early. Pages show "
+                "times in the site's TIME_ZONE anyway.",
                 id="deadletter.W002",
             )
         )
@@ -255,7 +255,7 @@ def _check_postgresql(alias: str) -> list[CheckMessage]:
                 id="deadletter.E007",
             )
         )
-    # In a transaction: the level of OPTIONS is given with BEGIN, the server's own is there anyway.
+    # In a transaction: Django sets the level of OPTIONS with BEGIN.
     with transaction.atomic(using=alias), connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         level = cursor.fetchone()[0]
@@ -266,7 +266,7 @@ def _check_postgresql(alias: str) -> list[CheckMessage]:
                 "'read committed'.",
                 hint="A claim locks streams and then reads them: with a snapshot taken before the "
                 "lock it would deliver messages twice. Give deadletter a database alias of its "
-                "own without isolation_level, or take default_transaction_isolation off the "
+                "own without isolation_level, or remove default_transaction_isolation from the "
                 "database, the role or the server.",
                 id="deadletter.E008",
             )

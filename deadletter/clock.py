@@ -1,4 +1,4 @@
-"""Whose time is it? The database's; one `now` per transaction."""
+"""The clock of the queue: the database's time, one `now` per transaction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 class FrozenClock:
-    """A time that stands still until it is advanced; both databases then use it as their own."""
+    """A time that stands still until it is advanced. On both databases it replaces their clock."""
 
     def __init__(self, at: datetime) -> None:
         self.now = at
 
     def advance(self, by: timedelta | float) -> datetime:
-        """Move on (or, with a negative duration, back) and return the new time."""
+        """Move the time forward (or back, by a negative duration) and return it."""
         self.now += by if isinstance(by, timedelta) else timedelta(seconds=by)
         return self.now
 
@@ -40,7 +40,7 @@ def frozen(at: datetime | None = None) -> Iterator[FrozenClock]:
 
 
 def now(using: str) -> datetime:
-    """Ask the database for the time, one round trip. For people, pages and sweeps."""
+    """Return the time of the database: one round trip on PostgreSQL. For pages and sweeps."""
     connection = connections[using]
     moment = transaction_time(connection)
     if moment is not None:
@@ -52,9 +52,9 @@ def transaction_time(connection: BaseDatabaseWrapper, *, nested: bool = False) -
     """
     Return the `now` to pass to every statement of a transaction, or None for "the server's now()".
 
-    PostgreSQL's now() is the start of the transaction: constant, and free. Inside somebody else's
-    transaction that start may be long past, so a lease could seem alive that is over: ask once.
-    SQLite has no server; its clock is this machine's.
+    PostgreSQL's now() is the start of the transaction: constant, and free. In a transaction that
+    the caller opened (`nested`) that start may be long past, and a lease that is over could seem
+    valid: the server's clock is read once. SQLite has no server; its clock is this machine's.
     """
     if _frozen is not None:
         return _frozen.now
@@ -64,7 +64,7 @@ def transaction_time(connection: BaseDatabaseWrapper, *, nested: bool = False) -
 
 
 def send_times(connection: BaseDatabaseWrapper) -> tuple[datetime, datetime]:
-    """Return the server's now() and the moment of the statement, which `expires_in` counts from."""
+    """Return now() and statement_timestamp(); `expires_in` counts from the latter."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT now(), statement_timestamp()")
         start, moment = cursor.fetchone()
@@ -72,7 +72,7 @@ def send_times(connection: BaseDatabaseWrapper) -> tuple[datetime, datetime]:
 
 
 def transaction_start(connection: BaseDatabaseWrapper) -> datetime:
-    """Return what the server's now() is in the transaction under way."""
+    """Return the server's now(): the start of the current transaction."""
     return _ask(connection, "SELECT now()")
 
 

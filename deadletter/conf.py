@@ -1,4 +1,4 @@
-"""The one settings dict, `DEADLETTER`, read at the moment of use."""
+"""The settings dict `DEADLETTER`, read when it is used."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from .durations import as_timedelta
 from .payload import SIZE_LIMIT
 from .status import FailureReason
 
-#: What a queue or a message may be called: no white space, quotes, control characters, or SQL.
+#: Names of queues and messages: no white space, quotes, control characters, or SQL.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,199}")
 
 Classifier = Callable[[BaseException], FailureReason | int | None]
 Access = Callable[[Any], bool]
 
-#: A shorter token could be guessed.
+#: Characters of METRICS_TOKEN; a shorter token could be guessed.
 SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`DEADLETTER` with its defaults. Keys of the dict are these names in capitals."""
+    """`DEADLETTER` with its defaults. The keys of the dict are these names in capitals."""
 
     #: Queues created by `migrate` when missing: {name: {field of Queue: value}}.
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Reasons that quarantine at once instead of counting.
+    #: Reasons that quarantine a message at its first failure.
     permanent_reasons: frozenset[FailureReason] = frozenset()
     #: Called with the exception; returns a FailureReason, or None to leave it to the defaults.
     classify: Classifier | None = None
     #: Bytes of JSON a payload may have.
     payload_limit: int = SIZE_LIMIT
-    #: Messages of one stream in one claim, so that a busy stream cannot starve the others.
+    #: Messages of one stream in one claim: a busy stream must not starve the others.
     stream_cap: int = 25
-    #: How long an attempt may take when its handler says nothing; None: for ever.
+    #: How long an attempt may take if its handler sets no timeout; None: no limit.
     handler_timeout: timedelta | None = timedelta(hours=1)
-    #: Circuit breaker of handlers that say nothing: {"failures", "window", "cooldown"} or None.
+    #: Circuit breaker of handlers that set none: {"failures", "window", "cooldown"} or None.
     breaker: BreakerPolicy | None = None
-    #: Words of keys whose values are not shown, or a callable that hides what must not be.
+    #: Words in keys whose values are hidden, or a callable that redacts a payload.
     redact: tuple[str, ...] | Callable[[Any], Any] = (
         "password",
         "token",
@@ -53,19 +53,19 @@ class Settings:
         "authorization",
         "card",
     )
-    #: First and longest delay of a message whose name no handler knows.
+    #: First and longest delay of a message whose name has no handler.
     unregistered_base: timedelta = timedelta(seconds=1)
     unregistered_cap: timedelta = timedelta(seconds=60)
-    #: Called with a request for metrics; returns whether it is answered. None: token and staff.
+    #: Called with a request for metrics; returns True to allow it. None: the token, or staff.
     metrics_access: Access | None = None
-    #: What a scraper sends as `Authorization: Bearer …`; empty: no token is good enough.
+    #: What a scraper sends as `Authorization: Bearer …`; empty: no token is accepted.
     metrics_token: str = ""
-    #: What is worth an alert and who is told; None: nothing, nobody.
+    #: Rules of alerts and channels of notices; None: no alerts.
     alerts: AlertPolicy | None = None
-    #: Whether what happens is added up, and how long the sums are kept.
+    #: Whether events are counted, and how long the counters are kept.
     counts: bool = True
     counts_kept: timedelta = timedelta(days=400)
-    #: How long instances that have ended stay, with their timeline; None: for ever.
+    #: How long ended instances and their timelines are kept; None: for ever.
     instances_kept: timedelta | None = None
     #: How long an audit entry keeps the payloads of an edit, before and after; None: for ever.
     audit_payloads_kept: timedelta | None = timedelta(days=90)
@@ -77,9 +77,9 @@ class Settings:
 
 def get_settings() -> Settings:
     """
-    Return the settings in force. Raises ValueError for what `manage.py check` refuses.
+    Return the settings. Raises ValueError for what `manage.py check` reports as an error.
 
-    Read once for each dict, since every message asks: to change a setting, put another dict there.
+    Each dict is read once, because every message asks: to change a setting, assign another dict.
     """
     global _known
     given = _given()
@@ -91,7 +91,7 @@ def get_settings() -> Settings:
     return _known[1]
 
 
-#: The dict that was read last, and what it says.
+#: The dict that was read last, and its settings.
 _known: tuple[object, Settings] | None = None
 _NOTHING: Mapping[str, Any] = {}
 
@@ -101,35 +101,37 @@ def _given() -> Any:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One thing wrong with the dict, for the system checks."""
+class SettingsProblem:
+    """One error in the dict, for the system checks."""
 
     kind: str
     text: str
     hint: str
 
 
-def problems() -> list[Problem]:
+def problems() -> list[SettingsProblem]:
     return _read()[1]
 
 
-def _read() -> tuple[dict[str, Any], list[Problem]]:
+def _read() -> tuple[dict[str, Any], list[SettingsProblem]]:
     given = _given()
     if not isinstance(given, Mapping):
-        return {}, [Problem("type", "DEADLETTER must be a dict", "DEADLETTER = {…}")]
+        return {}, [SettingsProblem("type", "DEADLETTER must be a dict", "DEADLETTER = {…}")]
     values: dict[str, Any] = {}
-    found: list[Problem] = []
+    found: list[SettingsProblem] = []
     for key, value in given.items():
         reader = _READERS.get(key)
         if reader is None:
             found.append(
-                Problem("unknown", f"unknown key {key!r}", f"known keys: {', '.join(_READERS)}")
+                SettingsProblem(
+                    "unknown", f"unknown key {key!r}", f"known keys: {', '.join(_READERS)}"
+                )
             )
             continue
         try:
             values[key.lower()] = reader(value)
         except (ValueError, TypeError, ImportError) as error:
-            found.append(Problem("value", f"{key}: {error}", _HINTS[key]))
+            found.append(SettingsProblem("value", f"{key}: {error}", _HINTS[key]))
     return values, found
 
 
@@ -201,7 +203,7 @@ def _access(value: Any) -> Access | None:
 
 
 def _token(value: Any) -> str:
-    # Never repeated in the message: it is a secret, also when it is a bad one.
+    # Never quoted in the error: even a refused token may be a secret.
     if not isinstance(value, str) or (value and len(value) < SHORTEST_TOKEN):
         raise ValueError(f"expected a text of at least {SHORTEST_TOKEN} characters")
     return value

@@ -1,9 +1,8 @@
 """
-Where may a test look in, or end the process? Named points that lead nowhere in production.
+Crash points: named places in the code where a test can look in or end the process.
 
-Nothing in this package listens: without a test that does, to reach a point is to call a function
-that compares with None, 0.2 microseconds at most. Points stand where a batch, a transaction or a
-run of messages passes.
+In production nothing listens, and reaching a point is a call that compares with None: at most 0.2
+microseconds. Points are where a batch, a transaction or a run of messages passes, not one message.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-#: Every point, and what a process that dies there has done and has not.
+#: Every point, and what a process that dies there has done and has not done.
 POINTS = {
     "send.stored": "a message is stored, its sender's transaction is open",
     "send_many.stored": "many messages are stored, their sender's transaction is open",
-    "notify.sending": "a sender has committed, nobody is woken yet",
+    "notify.sending": "a sender has committed, no worker is notified yet",
     "claim.leased": "messages are leased and counted, the claim is not committed",
     "claim.parked": "messages of a blocked stream are parked, the claim is not committed",
     "batch.settled": "outcomes are written, the claim of the same transaction has not begun",
@@ -23,7 +22,7 @@ POINTS = {
     "complete.unblocking": "finished messages are deleted, their streams are not woken",
     "stage.completed": "finished stages are written, the rest of their runs is not given back",
     "stage.recorded": "what a running handler has done is written, not committed",
-    "fail.recorded": "failures are written, the dying are not quarantined",
+    "fail.recorded": "failures are written, messages at their limit are not quarantined",
     "release.given_back": "messages behind a failure are given back, their stream is not woken",
     "renew.extended": "leases are extended, not committed",
     "quarantine.recorded": "the poison record is written, the message is not deleted",
@@ -32,12 +31,12 @@ POINTS = {
     "retry.restored": "a message is back in its queue, its record or copy is still there",
     "remove.deleted": "poison is removed, its stream is not woken",
     "transaction.committing": "everything is written, nothing is committed",
-    "transaction.committed": "everything is committed, nobody is told",
+    "transaction.committed": "everything is committed, no signal is sent and no worker notified",
     "pump.exchanging": "outcomes are gathered, the transaction has not begun",
-    "pump.exchanged": "outcomes and claim are committed, the pump has noted neither",
+    "pump.exchanged": "outcomes and claim are committed, the pump has processed neither",
     "pump.taken_in": "claimed messages are in the buffer",
-    "handler.starting": "a message is about to meet its handler",
-    "handler.returned": "the handler has returned, its outcome is with nobody",
+    "handler.starting": "a message is about to be passed to its handler",
+    "handler.returned": "the handler has returned, its outcome is not queued for the pump",
     "atomic.completed": "an atomic handler's work and completion are written, not committed",
     "supervisor.freeing": "a child is dead, what it held is not freed",
     "supervisor.freed": "what a dead child held is freed, the ledger still says it is not",
@@ -50,17 +49,17 @@ _listener: Listener | None = None
 
 
 def reach(point: str, subject: Any = None) -> None:
-    """Say that this point is passed now."""
+    """Tell the listener that this point is reached."""
     if _listener is not None:
         _listener(point, subject)
 
 
 def is_watched() -> bool:
-    """Say whether anybody wants to know; for points that cost something to set up."""
+    """Return True if a test listens; for points that cost something to set up."""
     return _listener is not None
 
 
 def listen(listener: Listener | None) -> None:
-    """Let a test hear of every point that is passed; None: nobody does."""
+    """Call `listener` at every point from now on; None: stop."""
     global _listener
     _listener = listener

@@ -1,7 +1,7 @@
 """
 Durations are seconds, timedeltas or text ("30s", "1h30m"); inside the package they are timedeltas.
 
-`as_timedelta` reads all of them, `as_text` writes what a person reads and it reads back.
+`as_timedelta` reads all three; `as_text` writes a text that people and `as_timedelta` can read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .text import short_repr
 
 Duration = timedelta | float | int | str
 
-#: Far above any sensible delay, far below what timestamps overflow at.
+#: Far above any sensible delay, far below the overflow of timestamps.
 LONGEST = timedelta(days=36_500)
 #: What error texts and help texts show.
 EXAMPLES = '90 (seconds), "30s", "5m", "1h30m", "2d" or a timedelta'
 
 
-#: What every connection can read back: a time zone moves a time by less than two days, and Python
-#: knows the years 1 to 9999 only.
+#: The range that every connection can read back: a time zone shifts a time by less than two days,
+#: and Python has the years 1 to 9999 only.
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 LATEST = datetime(9999, 12, 29, tzinfo=UTC)
 
@@ -32,12 +32,12 @@ _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "min": 60, "s": 1}
 _NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,18})?"
 _PARTS = re.compile(rf"({_NUMBER}) ?(min|[wdhms])")
 _WHOLE = re.compile(rf"(?:{_NUMBER} ?(?:min|[wdhms]) ?)+")
-#: Longer texts are no durations.
+#: Characters of a text that may be a duration.
 _LENGTH = 100
 
 
 def is_readable(moment: datetime) -> bool:
-    """Say whether a time that is stored can be read back, whatever time zone a connection has."""
+    """Return True if a stored time can be read back in every time zone of a connection."""
     return EARLIEST <= moment <= LATEST
 
 
@@ -58,7 +58,7 @@ def as_timedelta(value: Duration, *, field: str = "duration") -> timedelta:
 
 
 def as_text(duration: timedelta) -> str:
-    """Write a duration as a person reads it, exactly: 1h30m, 2d, 0.5s. Negative ones as Python."""
+    """Return a duration as exact text: 1h30m, 2d, 0.5s. Negative ones as Python writes them."""
     if duration < timedelta(0):
         return str(duration)
     left, parts = duration // _MICROSECOND, ""
@@ -72,12 +72,12 @@ def as_text(duration: timedelta) -> str:
 
 
 def has_unit(text: str) -> bool:
-    """Say whether a text is more than a number of seconds, which may be meant as something else."""
+    """Return True if a text is more than a bare number, which may not be meant as seconds."""
     return re.fullmatch(_NUMBER, text.strip(" ")) is None
 
 
 def _read(value: object) -> timedelta | None:
-    """Read a duration of any length; None: it is none."""
+    """Read a duration of any length; None: the value is not a duration."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, str):
@@ -88,7 +88,7 @@ def _read(value: object) -> timedelta | None:
 
 
 def _read_text(text: str) -> timedelta | None:
-    # No digits of other scripts, and no sign in any place: Django reads "1 -02:00:00" and "".
+    # Digits of other scripts and signs are refused: Django accepts "1 -02:00:00" and "".
     is_plain = text.isascii() and text.isprintable() and 0 < len(text) <= _LENGTH
     if not is_plain or "-" in text or "+" in text:
         return None

@@ -1,4 +1,4 @@
-"""What can go wrong, said so that the reader knows what to do now."""
+"""Exceptions. Their texts say what happened and what to do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .text import short_repr
 
 
 class DeadletterError(Exception):
-    """Base of everything deadletter raises on purpose."""
+    """Base class of the exceptions that deadletter raises."""
 
 
 class MessageRejected(DeadletterError, ValueError):
-    """A message was refused at the door; nothing was stored. `field` names the culprit."""
+    """A message was refused and nothing was stored. `field` is the argument that is wrong."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -33,7 +33,7 @@ class PayloadRejected(MessageRejected):
 
 
 class UnknownQueue(MessageRejected):
-    """No queue of that name exists."""
+    """There is no queue of that name."""
 
     def __init__(self, name: str, existing: Iterable[str]) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class UnknownQueue(MessageRejected):
 
 
 class InstanceRunning(MessageRejected):
-    """An instance of that id is under way; nothing was started."""
+    """An instance of that id is running; nothing was started."""
 
     def __init__(self, id: str) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class InstanceRunning(MessageRejected):
 
 
 class InstanceNotRunning(MessageRejected):
-    """No instance of that id is under way; nothing was sent."""
+    """No instance of that id is running; nothing was sent."""
 
     def __init__(self, id: object, status: str | None) -> None:
         what = "there is none" if status is None else f"it has {status}"
@@ -67,9 +67,9 @@ class InstanceNotRunning(MessageRejected):
 
 class LeaseLost(DeadletterError):
     """
-    The caller does not, or no longer, hold the lease of `ids`; nothing was changed for them.
+    The caller does not hold the lease of `ids`, or no longer; nothing was changed for them.
 
-    What else was in the same call has been applied.
+    The rest of the same call has been applied.
     """
 
     def __init__(self, ids: Iterable[int]) -> None:
@@ -78,16 +78,16 @@ class LeaseLost(DeadletterError):
         more = f" and {len(self.ids) - 20} more" if len(self.ids) > 20 else ""
         super().__init__(
             f"the lease of message {named}{more} is not yours: the token is wrong or used, or the "
-            "lease ran out. Nothing was changed; whoever holds the message now will settle it."
+            "lease ran out. Nothing was changed; the worker that holds the message now settles it."
         )
 
 
 class CompletionRefused(DeadletterError, ValueError):
     """
-    A completion asks for a stage that cannot be; nothing was recorded for these messages.
+    A completion asks for an impossible stage; nothing was recorded for these messages.
 
-    `refused` says why, by id. What else was in the same call has been applied, except for `lost`:
-    ids whose lease is not, or no longer, the caller's.
+    `refused` gives the reason by id. The rest of the same call has been applied, except for `lost`:
+    ids whose lease the caller does not hold, or no longer.
     """
 
     def __init__(self, refused: Mapping[int, str], lost: Iterable[int] = ()) -> None:
@@ -106,8 +106,8 @@ class LockNotAvailable(DeadletterError, OperationalError):
     """
     A row or a stream stayed locked by another transaction; nothing was changed.
 
-    `holders` describes the transactions that may be in the way. An act on many messages is done in
-    pieces, each a transaction: `done` is how many were done by the pieces before this one.
+    `holders` describes the transactions that may hold the lock. An act on many messages is done in
+    pieces, one transaction each: `done` is how many messages the earlier pieces have handled.
     """
 
     def __init__(self, holders: Iterable[str] = (), *, waited: float = 0.0, done: int = 0) -> None:
@@ -124,17 +124,17 @@ class LockNotAvailable(DeadletterError, OperationalError):
 
 
 class Undecodable(DeadletterError, ValueError):
-    """A stored payload is not the JSON it should be; only this message is affected."""
+    """A stored payload cannot be decoded; only this message is affected."""
 
 
 class Permanent(DeadletterError):
-    """Raise in a handler: this message can never succeed, quarantine it at once."""
+    """Raise in a handler: the message can never succeed and is quarantined at once."""
 
 
 class Retry(DeadletterError):
-    """Raise in a handler: fail, but try again `after` this delay instead of the policy's."""
+    """Raise in a handler: fail, and try again `after` this delay instead of the policy's."""
 
     def __init__(self, why: str = "", *, after: timedelta | float | None = None) -> None:
         super().__init__(why)
-        # Refused here, in the handler, where it is one message's failure.
+        # Checked here, inside the handler, where a bad value fails one message only.
         self.after = None if after is None else as_timedelta(after, field="after")

@@ -1,7 +1,7 @@
 """
-How often a failed message is tried again, and how long it waits: the policy of each level.
+Failure policies: how often a failed message is tried again, and how long it waits.
 
-Four levels may have a say, the first that names a value wins: the handler for the reason of the
+Four levels may set a value, and the first that does wins: the handler for the reason of the
 failure, the handler, the queue for the reason, the queue.
 """
 
@@ -19,10 +19,10 @@ from .durations import as_timedelta
 from .status import FailureReason
 from .text import short_repr
 
-#: Says "the level below decides", where None means "no limit" or "no cooldown".
-UNNAMED: Any = object()
+#: "The next level decides"; None means "no limit" or "no cooldown".
+UNSET: Any = object()
 
-#: The most attempts that a policy can name.
+#: The largest limit that a policy can set.
 MOST_ATTEMPTS = 1_000_000
 
 _KEYS = ("max_attempts", "backoff_base", "backoff_cap", "jitter", "cooldown")
@@ -30,34 +30,34 @@ _KEYS = ("max_attempts", "backoff_base", "backoff_cap", "jitter", "cooldown")
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What one level names, and what it names for single reasons."""
+    """The values that one level sets, and those it sets for single reasons."""
 
-    max_attempts: int | None = UNNAMED
-    backoff_base: timedelta = UNNAMED
-    backoff_cap: timedelta = UNNAMED
-    jitter: float = UNNAMED
+    max_attempts: int | None = UNSET
+    backoff_base: timedelta = UNSET
+    backoff_cap: timedelta = UNSET
+    jitter: float = UNSET
     #: A fixed delay instead of the exponential one; None: none.
-    cooldown: timedelta | None = UNNAMED
+    cooldown: timedelta | None = UNSET
     reasons: Mapping[FailureReason, Policy] = field(default_factory=dict)
 
     @property
-    def names_backoff(self) -> bool:
-        return self.backoff_base is not UNNAMED or self.backoff_cap is not UNNAMED
+    def sets_backoff(self) -> bool:
+        return self.backoff_base is not UNSET or self.backoff_cap is not UNSET
 
     def largest(self, below: int | None) -> int | None:
-        """Return the largest limit that this level leaves in force; `below` is the queue's."""
-        general = below if self.max_attempts is UNNAMED else self.max_attempts
+        """Return the largest limit that applies with this level; `below` is the queue's."""
+        general = below if self.max_attempts is UNSET else self.max_attempts
         limits = [
             reason.max_attempts
             for reason in self.reasons.values()
-            if reason.max_attempts is not UNNAMED
+            if reason.max_attempts is not UNSET
         ]
         return _largest([general, *limits])
 
 
 @dataclass(frozen=True)
 class ReachedLimit:
-    """A limit and the count that has reached it: of one reason, or of all without a policy."""
+    """A limit and the count that reached it; `reason` None: all reasons without a policy."""
 
     limit: int | None
     count: int
@@ -66,30 +66,30 @@ class ReachedLimit:
 
 @dataclass(frozen=True)
 class PolicyInForce:
-    """The policy of a message: what its handler says, above what its queue says."""
+    """The policy of a message: its handler's values first, then those of its queue."""
 
     queue: Policy
     handler: Policy = Policy()
 
     def limit(self, reason: FailureReason | None) -> int | None:
-        """Return how many failures of this reason end a message. None: none do."""
+        """Return how many failures of this reason a message may have. None: no limit."""
         return self._first("max_attempts", reason)  # type: ignore[no-any-return]
 
     @property
     def largest_limit(self) -> int | None:
-        """Return the number of attempts that ends a message whatever its failures were."""
+        """Return the number of attempts that no message exceeds, whatever its failures were."""
         reasons = [*self.handler.reasons, *self.queue.reasons]
         return _largest([self.limit(reason) for reason in (None, *reasons)])
 
     def has_own_policy(self, reason: FailureReason | None) -> bool:
-        """Whether failures of this reason are counted by themselves."""
+        """Return True if failures of this reason are counted separately."""
         return reason in self.handler.reasons or reason in self.queue.reasons
 
     def reached(
         self, reason: FailureReason | None, *, attempts: int, counts: Mapping[str, int]
     ) -> ReachedLimit | None:
         """
-        Return the limit that a message has reached with its last failure; None: none.
+        Return the limit that a message has reached with its last failure, or None.
 
         `counts` are its failures by reason, the last one included. Reasons without a policy of
         their own are counted together. Without any such policy the attempts are the count.
@@ -110,7 +110,7 @@ class PolicyInForce:
         for level in self._levels(reason):
             if isinstance(level.cooldown, timedelta):
                 return level.cooldown
-            if level.names_backoff or level.cooldown is None:
+            if level.sets_backoff or level.cooldown is None:
                 break
         backoff = Backoff(
             base=self._first("backoff_base", reason),
@@ -120,11 +120,11 @@ class PolicyInForce:
         is_own = self.has_own_policy(reason)
         return backoff.delay(self._count(reason, counts) if is_own else attempts)
 
-    def names_for(self, reason: FailureReason, *keys: str) -> bool:
-        """Whether a policy of this very reason names one of these."""
+    def sets_for(self, reason: FailureReason, *keys: str) -> bool:
+        """Return True if a policy for this reason sets one of these keys."""
         own = [level.reasons.get(reason) for level in (self.handler, self.queue)]
         return any(
-            getattr(level, key) is not UNNAMED for level in own if level is not None for key in keys
+            getattr(level, key) is not UNSET for level in own if level is not None for key in keys
         )
 
     def _count(self, reason: FailureReason | None, counts: Mapping[str, int]) -> int:
@@ -135,9 +135,9 @@ class PolicyInForce:
 
     def _first(self, key: str, reason: FailureReason | None) -> Any:
         for level in self._levels(reason):
-            if (value := getattr(level, key)) is not UNNAMED:
+            if (value := getattr(level, key)) is not UNSET:
                 return value
-        raise LookupError(key)  # the queue names everything
+        raise LookupError(key)  # unreachable: the queue sets every value
 
     def _levels(self, reason: FailureReason | None) -> Iterator[Policy]:
         for level in (self.handler, self.queue):
@@ -147,7 +147,7 @@ class PolicyInForce:
 
 
 def _is_reached(limit: int | None, count: int) -> bool:
-    """N means N executions, and 0 means one."""
+    """Return True if `count` executions reach the limit. N allows N of them, 0 allows one."""
     return limit is not None and count >= max(limit, 1)
 
 
@@ -157,14 +157,14 @@ def _largest(limits: list[int | None]) -> int | None:
 
 
 def read_reasons(value: Any) -> dict[FailureReason, Policy]:
-    """Read policies by reason. Raises ValueError that says which key is wrong."""
+    """Read policies by reason. Raises ValueError, which names the wrong key."""
     if not isinstance(value, Mapping):
         raise ValueError(f"expected an object of failure reasons, got {short_repr(value)}")
     return {_reason(key): _policy(_reason(key).name, policy) for key, policy in value.items()}
 
 
 def as_json(value: Any) -> dict[str, dict[str, Any]]:
-    """Return policies by reason as they are stored. Raises ValueError as `read_reasons` does."""
+    """Return policies by reason as stored values. Raises ValueError as `read_reasons` does."""
     read_reasons(value)
     return {
         _reason(key).name: {
@@ -177,7 +177,7 @@ def as_json(value: Any) -> dict[str, dict[str, Any]]:
 
 @lru_cache(maxsize=64)
 def stored_reasons(text: str | None) -> Mapping[FailureReason, Policy]:
-    """Read what a queue's row has. A row that was damaged by hand has no policies by reason."""
+    """Read the column of a queue. A row that was damaged by hand has no policies by reason."""
     if text is None:
         return {}
     try:
@@ -187,7 +187,7 @@ def stored_reasons(text: str | None) -> Mapping[FailureReason, Policy]:
 
 
 def read_counts(stored: Any) -> dict[str, int]:
-    """Read the failures by reason of a message's row, as text or decoded; what is no count is 0."""
+    """Read the failures by reason of a message, as text or decoded; other values are left out."""
     if isinstance(stored, str):
         try:
             stored = json.loads(stored)
@@ -214,7 +214,7 @@ def _reason(key: Any) -> FailureReason:
     return known
 
 
-#: Messages whose name nobody knows are counted for themselves.
+#: Deferrals of unknown names have their own count and limit.
 _OWN_LIMIT = FailureReason.UNREGISTERED
 
 

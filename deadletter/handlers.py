@@ -1,4 +1,4 @@
-"""deadletter's own messages: work that operators began, notices on their way, timers."""
+"""Handlers of deadletter's own messages: bulk jobs, notices of alerts, timers of instances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .worker.registry import handler
 
 @handler(bulk.NAME, atomic=True, timeout=300)
 def carry_on(message: Claimed) -> None:
-    """Do one piece of a bulk job. Atomic: the piece, its count and the next message are one."""
+    """Do one piece of a bulk job. Atomic: piece, count and next message are one transaction."""
     bulk.step_job(message.payload["job"], using=message.payload.get("using"))
 
 
@@ -21,15 +21,15 @@ def carry_on(message: Claimed) -> None:
     max_attempts=delivery.ATTEMPTS,
     backoff_base=delivery.BASE,
     backoff_cap=delivery.CAP,
-    # One channel that is down must not hold back the others.
+    # One channel that is down must not stop the others.
     breaker=None,
 )
 def tell(message: Claimed) -> None:
-    """Deliver a notice to its channel. At least once: a receiver knows it by its id."""
+    """Deliver a notice to its channel, at least once: receivers recognise it by its id."""
     delivery.deliver(message.payload)
 
 
 @handler(instances.TIMER, atomic=True, breaker=None)
 def fire(message: Claimed) -> None:
-    """Let a timer of an instance fire. Atomic: its event and its end are one."""
+    """Fire a timer of an instance. Atomic: its event and its completion are one transaction."""
     instances.fire_timer(message)

@@ -1,4 +1,4 @@
-"""What can happen to an instance? Values that its flow is called with, and their JSON."""
+"""Events of an instance: the values that its flow is called with, and their JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ActivityCompleted:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivityFailed:
-    """An activity was given up for good. Unanswered, it fails the instance with this error."""
+    """An activity failed for good. If the flow ignores it, the instance fails with this error."""
 
     activity_id: int
     name: str
@@ -43,7 +43,7 @@ class ChildCompleted:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildFailed:
-    """A child failed. Unanswered, it fails its parent with the child's own error."""
+    """A child failed. If the flow ignores it, the parent fails with the error of the child."""
 
     activity_id: int
     name: str
@@ -58,7 +58,7 @@ class TimerFired:
 
 @dataclass(frozen=True, kw_only=True)
 class Raised:
-    """Somebody outside said something: `raise_event(instance, name, data)`."""
+    """An event from outside: `raise_event(instance, name, data)`."""
 
     name: str
     data: Any = None
@@ -101,7 +101,7 @@ def as_payload(event: Event) -> dict[str, Any]:
 
 
 def read_event(payload: Any) -> Event:
-    """Raises Undecodable for a payload that is no event: it fails alone, and ends as poison."""
+    """Read a payload. Raises Undecodable if it is no event; that message alone becomes poison."""
     name = payload.get("event") if isinstance(payload, dict) else None
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:

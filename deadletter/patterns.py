@@ -1,9 +1,9 @@
 """
-Queues as they are named: by their names, or by patterns such as `tenant-a/*`.
+Selections of queues: names, and patterns such as `tenant-a/*`.
 
-A pattern is what `fnmatch` reads: `*`, `?` and `[ab]`, upper and lower case apart; `/` is a
-character like any other. It never matches a dead queue or deadletter's own queue: these are named
-exactly. Pure.
+Patterns have the syntax of `fnmatch`: `*`, `?` and `[ab]`, case-sensitive; `/` is an ordinary
+character. A pattern never matches a dead queue or deadletter's own queue: these must be named
+exactly.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
 from functools import lru_cache
 
-#: The name of the queue of deadletter's own work.
+#: The name of the queue for deadletter's own messages.
 OWN_QUEUE = "deadletter"
 _WILDCARDS = frozenset("*?[")
 
 
 def is_pattern(text: str) -> bool:
-    """Say whether a text may match several names; no queue's name contains such a character."""
+    """Return True for a pattern; no name of a queue contains a wildcard."""
     return not _WILDCARDS.isdisjoint(text)
 
 
 class QueueSelection:
-    """Names and patterns in order of preference, ready to be compared with names of queues."""
+    """Names and patterns of queues in order of preference."""
 
     def __init__(self, given: Iterable[str]) -> None:
         self.names: dict[str, int] = {}
@@ -39,7 +39,7 @@ class QueueSelection:
         return bool(self._patterns)
 
     def place(self, name: str, *, is_dead_queue: bool) -> int | None:
-        """Return the place of the first that names or matches a queue; None: it is not wanted."""
+        """Return the position of the first name or pattern that selects a queue, or None."""
         exact = self.names.get(name)
         if not self._patterns or is_dead_queue or name == OWN_QUEUE:
             return exact
@@ -51,7 +51,7 @@ class QueueSelection:
         return exact
 
     def choose(self, queues: Iterable[tuple[str, bool]]) -> list[str]:
-        """Return the names wanted of pairs (name, is a dead queue), in order of preference."""
+        """Return the selected names of pairs (name, is_dead_queue), in order of preference."""
         places = (
             (self.place(name, is_dead_queue=is_dead_queue), name) for name, is_dead_queue in queues
         )
@@ -62,27 +62,27 @@ class QueueSelection:
 
 @lru_cache(maxsize=256)
 def queue_selection(given: tuple[str, ...]) -> QueueSelection:
-    """Return the same for the same names: a worker asks at every claim."""
+    """Return a cached selection: a worker asks for the same one at every claim."""
     return QueueSelection(given)
 
 
 class ServedQueues:
-    """The queues that some workers serve, by what their rows say: names, patterns or both."""
+    """The queues that some workers serve, from the `queues` columns of their rows."""
 
     def __init__(self, rows: Iterable[object]) -> None:
         self._rows = [queue_selection(tuple(_names(row))) for row in rows]
 
     def __contains__(self, name: str) -> bool:
-        """Say whether any of them serves a queue that is not a dead queue."""
+        """Return True if any of the workers serves a queue that is not a dead queue."""
         return self.count(name) > 0
 
     def count(self, name: str, *, is_dead_queue: bool = False) -> int:
-        """Return how many of them serve a queue."""
+        """Return how many of the workers serve a queue."""
         places = (row.place(name, is_dead_queue=is_dead_queue) for row in self._rows)
         return sum(place is not None for place in places)
 
 
 def _names(row: object) -> Iterator[str]:
-    """The rows are JSON that other versions may have written."""
+    """Yield the names of one row; other versions may have written other JSON."""
     if isinstance(row, Sequence) and not isinstance(row, str):
         yield from (name for name in row if isinstance(name, str))

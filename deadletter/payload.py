@@ -1,4 +1,4 @@
-"""May this value be stored, and how is it read back?"""
+"""Payloads: which values can be stored as JSON, and how they are read back."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from django.utils.functional import Promise
 from .exceptions import PayloadRejected, Undecodable
 from .text import storable_text
 
-#: Bytes of compact UTF-8 JSON.
+#: Bytes of compact UTF-8 JSON that a payload may have.
 SIZE_LIMIT = 256 * 1024
-#: Containers inside containers; a scalar has depth 0.
+#: Levels of nested containers; a scalar has depth 0.
 DEPTH_LIMIT = 64
 #: Python refuses to parse longer integers (sys.set_int_max_str_digits), so we refuse to store them.
 DIGITS_LIMIT = 4300
 
 _INT_LIMIT = 10**DIGITS_LIMIT
-#: A simple payload has so many leaves at most, of so many characters, and no larger integers.
+#: Limits of a simple payload: number of leaves, characters of each, size of integers.
 _FEW, _SHORT, _LARGE = 50, 1_000, 2**63
 _LEAVES = frozenset((float, bool, type(None)))
 _PLAIN = _LEAVES | {str, int}
 
 
-#: Stored as the text that Django's JSON encoder writes; a datetime is a date. A Promise is a
-#: translation that is not yet made.
+#: Stored as the text that Django's JSON encoder writes; a datetime is a date, a Promise a lazy
+#: translation.
 _AS_TEXT = (date, time, timedelta, UUID, Decimal, Promise)
 
 _as_text = DjangoJSONEncoder().default
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-# The hook is called only for what JSON has no word for: plain payloads do not pay for it.
+# `default` is called only for values that JSON does not have: other payloads do not pay for it.
 _encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_text
 )
@@ -45,13 +45,13 @@ _encode = _encoder.encode
 
 def _flat_encoder() -> Callable[[Any], str]:
     """
-    Return what encodes a value without containers inside.
+    Return an encoder for values without nested containers.
 
-    `encode` makes this anew for every value, to note what it has passed; a flat one has no cycles.
+    `JSONEncoder.encode` creates one for every value, to detect cycles; a flat value has none.
     """
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     text = json.encoder.encode_basestring
-    if make is None:  # Python without its modules in C
+    if make is None:  # a Python without C accelerators
         return _encode
     chunks = make(None, _encoder.default, text, None, ":", ",", False, False, False)
     return lambda value: "".join(chunks(value, 0))
@@ -66,16 +66,15 @@ def accept(
     """
     Return the value as compact JSON text.
 
-    Promises: what is accepted is accepted by SQLite and PostgreSQL alike and reads back equal. A
-    tuple reads back as a list; a date, time, duration, UUID or Decimal as the text that Django's
-    JSON encoder writes for it.
-    Raises: PayloadRejected naming the place, before anything large is built.
+    Both databases store every accepted value, and it reads back equal. A tuple reads back as a
+    list; a date, time, duration, UUID or Decimal as the text that Django's JSON encoder writes.
+    Raises PayloadRejected, which names the place, before anything large is built.
     """
     text = _simple(value, limit)
     if text is not None:
         return text
     _walk(value, field, limit, depth)
-    # The walk has seen every leaf, so the encoder can meet neither NaN nor a cycle.
+    # The walk has checked every leaf: the encoder finds neither NaN nor a cycle.
     text = _encode(value)
     size = len(text.encode())
     if size > limit:
@@ -84,8 +83,8 @@ def accept(
 
 
 def as_stored(value: Any, text: str) -> Any:
-    """Return a value that was accepted as this text as it is read back."""
-    # The usual payload is a dict of a few leaves, which are read back as they are.
+    """Return the value that `decode` would read from `text`, which `accept` made of `value`."""
+    # Most payloads are a dict of a few leaves, which read back unchanged.
     if type(value) is dict and len(value) <= _FEW and _PLAIN.issuperset(map(type, value.values())):
         return value
     return decode(text)
@@ -93,9 +92,10 @@ def as_stored(value: Any, text: str) -> Any:
 
 def _simple(value: Any, limit: int) -> str | None:
     """
-    Return what most payloads are, a dict of a few short leaves, as text; None: look closer.
+    Return the text of a dict of a few short leaves, as most payloads are; None: it needs a walk.
 
-    Half the time of a walk with a name for every place, which only a refusal needs.
+    This takes half the time of the walk, which builds a path for every leaf; only a refusal needs
+    the paths.
     """
     if type(value) is not dict or len(value) > _FEW:
         return None
@@ -116,7 +116,7 @@ def _simple(value: Any, limit: int) -> str | None:
         size = len(text.encode())
     except ValueError:  # NaN, or a lone surrogate
         return None
-    # Written like this a NUL, or a text about one.
+    # A NUL is written like this, and so is a text about one: the walk tells them apart.
     return None if "\\u0000" in text or size > limit else text
 
 
@@ -124,8 +124,8 @@ def decode(text: str | None) -> Any:
     """
     Return the value of a stored payload. Raises Undecodable, whatever is wrong with the text.
 
-    `json.loads` raises RecursionError for deep nesting and ValueError for long integers: both are
-    properties of one row and must stay with it.
+    `json.loads` raises RecursionError for deep nesting and ValueError for long integers. Both are
+    properties of one row and must not affect others.
     """
     if text is None:
         return None
@@ -133,19 +133,19 @@ def decode(text: str | None) -> Any:
         value = _read(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise Undecodable(f"{type(error).__name__}: {str(error)[:200]}") from None
-    # How deep json.loads goes depends on the Python; what the door refuses is refused here too.
+    # The depth that json.loads allows depends on the Python version; `accept` allows this much.
     if _may_be_deeper(text, DEPTH_LIMIT) and _is_deeper(value, DEPTH_LIMIT):
         raise Undecodable(f"nested deeper than {DEPTH_LIMIT} levels")
     return value
 
 
 def _read(text: str) -> Any:
-    """Do what `json.loads` does, in half its time for the text that `accept` makes."""
+    """Do what `json.loads` does, in half its time for text that `accept` wrote."""
     try:
         value, end = _scan(text, 0)
     except StopIteration:
         end = -1
-    # Blanks around it, or something wrong that has to be named.
+    # White space around the value, or an error that json.loads describes.
     return value if end == len(text) else json.loads(text)
 
 
@@ -166,14 +166,14 @@ def _is_deeper(value: Any, limit: int) -> bool:
 
 
 def _walk(value: Any, field: str, limit: int, deepest: int) -> None:
-    """Check every leaf, iteratively: a hostile value must not exhaust the stack first."""
+    """Check every leaf, iteratively: a hostile value must not exhaust the stack."""
     budget = limit
     todo: list[tuple[Any, int, str]] = [(value, 0, field)]
     while todo:
         node, depth, path = todo.pop()
         if isinstance(node, str):
             budget -= len(node)
-            if budget >= 0:  # looking closer makes a copy
+            if budget >= 0:  # the check copies the text
                 _check_text(node, path)
         elif node is None or isinstance(node, bool):
             budget -= 4
@@ -221,7 +221,7 @@ def _children(node: Any, depth: int, path: str, budget: int) -> list[tuple[Any, 
 
 
 def _written(node: Any, path: str) -> str:
-    """Return the text that stands for a value in JSON."""
+    """Return the text that Django's JSON encoder writes for a value."""
     if isinstance(node, Decimal) and not node.is_finite():
         raise PayloadRejected(path, f"JSON has no {node}; send null or text instead")
     try:

@@ -1,8 +1,8 @@
 """
-Signals that an application can listen to.
+Signals for applications, sent after commit with `send_robust`.
 
-They are sent after the commit, robustly: a receiver that raises is logged and undoes nothing. A
-crash between commit and signal loses the signal, never the state.
+A receiver that raises is logged and undoes nothing. A crash between commit and signal loses the
+signal, never the state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .logs import event
 
 #: A message was stored. Arguments: message_id, queue, name, kind, using.
 message_sent = Signal()
-#: A message is completed and its row deleted. Arguments: message_id, queue, name, kind, seconds
+#: A message was completed and its row deleted. Arguments: message_id, queue, name, kind, seconds
 #: (how long its handler took, or None), using.
 message_completed = Signal()
 #: An attempt failed. Arguments: message_id, queue, name, kind, attempts, reason, error, retry_at
@@ -36,9 +36,9 @@ poison_removed = Signal()
 alert_raised = Signal()
 #: The condition of an alert has ended. Arguments: alert (as above), using.
 alert_recovered = Signal()
-#: An instance is completed. Arguments: instance (its id), name, execution_id, using.
+#: An instance completed. Arguments: instance (its id), name, execution_id, using.
 instance_completed = Signal()
-#: An instance failed. Retrying the message that failed it may reopen it. Arguments: instance (its
+#: An instance failed; a retry of the message that failed it reopens it. Arguments: instance (its
 #: id), name, execution_id, error (an ErrorDetails), using.
 instance_failed = Signal()
 

@@ -1,4 +1,4 @@
-"""Times in words for people: exact ones with seconds and zone, and how long ago or ahead."""
+"""Times as text for people: exact, with seconds and zone, or relative to now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def moment(at: datetime) -> str:
 
 
 def lasting(start: datetime, end: datetime, *, depth: int = 2) -> str:
-    """Return how long it is from one time to another, in up to `depth` units: 12 seconds, 1 day."""
+    """Return the time between two moments in up to `depth` units: 12 seconds, 1 day."""
     seconds = max(int((end - start).total_seconds()), 0)
     if seconds < 60:
         return ngettext("%(n)s second", "%(n)s seconds", seconds) % {"n": seconds}
@@ -26,14 +26,14 @@ def lasting(start: datetime, end: datetime, *, depth: int = 2) -> str:
 
 
 def ago(at: datetime, now: datetime) -> str:
-    """Return how long ago a time is; one that is hardly over, or not yet, is just now."""
+    """Return how long ago a time is; less than a second ago, or in the future: "just now"."""
     if (now - at).total_seconds() < 1:
         return gettext("just now")
     return gettext("%(time)s ago") % {"time": lasting(at, now)}
 
 
 def ahead(at: datetime, now: datetime) -> str:
-    """Return how far ahead a time is; one that is hardly ahead, or over, is now."""
+    """Return how far ahead a time is; less than a second ahead, or in the past: "now"."""
     if (at - now).total_seconds() < 1:
         return gettext("now")
     return gettext("in %(time)s") % {"time": lasting(now, at)}

@@ -1,9 +1,9 @@
 """
-Does a trace go on from `send` to the handler? With opentelemetry-api installed, it does.
+Tracing: with opentelemetry-api installed, a trace continues from `send` to the handler.
 
-The W3C context of the active span travels in the headers of the message; each execution is a span
-of its own, a child of the sender's and linked to it. Without the package, or while nobody has set
-up tracing, everything here is one check that says no.
+The headers of the message carry the W3C context of the active span. Each execution is a span of
+its own, a child of the sender's span and linked to it. Without the package, or while no tracer
+provider is set up, every function here is one check.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ try:
 except ImportError:
     trace = None  # type: ignore[assignment]
 else:
-    # Not the one the site has chosen: baggage may be secret, and rows are kept for long.
+    # Not the propagator of the site: baggage may be secret, and rows are kept for long.
     _PROPAGATOR = TraceContextTextMapPropagator()
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def context() -> dict[str, str] | None:
-    """Return the headers that carry the active span on; None when there is none."""
+    """Return the headers that carry the active span; None without one."""
     if trace is None:
         return None
     carrier: dict[str, str] = {}
@@ -46,18 +46,18 @@ def context() -> dict[str, str] | None:
 
 
 def join_headers(headers: Any, context: Mapping[str, str]) -> Any:
-    """Add the context, unless the sender says itself what this belongs to."""
+    """Add the context to the headers, unless the sender has set one."""
     if headers is None:
         return dict(context)
     if not isinstance(headers, Mapping):
-        return headers  # refused at the door, with the right words
+        return headers  # `send` refuses them, with a better error text
     if any(isinstance(key, str) and key.lower() in FIELDS for key in headers):
         return headers
     return {**headers, **context}
 
 
 def is_enabled() -> bool:
-    """Whether anybody has set up tracing."""
+    """Return True if a tracer provider is set up."""
     if trace is None:
         return False
     return _tracer(int(monotonic())) is not None
@@ -65,11 +65,11 @@ def is_enabled() -> bool:
 
 def execution_span(message: Claimed) -> AbstractContextManager[None]:
     """
-    Be in a span while a message meets its handler.
+    Return the context of one execution of a message: a span of its own.
 
     The messaging conventions want a link to the sender's span, and allow it as the parent where
-    one message is processed at a time. Both: the trace reads as one story, attempt by attempt,
-    also when an operator retries the message days later.
+    one message is processed at a time. The span has both, so that all attempts are in the sender's
+    trace, also when an operator retries the message days later.
     """
     if trace is None:
         return _NOTHING
@@ -78,14 +78,14 @@ def execution_span(message: Claimed) -> AbstractContextManager[None]:
 
 
 def resume_span(message: Claimed) -> AbstractContextManager[None]:
-    """End the span of a message in place of a handler that does not end."""
+    """Return a context that ends the span of a message whose handler does not return."""
     if message.span is None:
         return _NOTHING
     return _inside(message.span)
 
 
 def mark_failed(error: Description) -> None:
-    """Mark the active span as failed. Takes no exception: its own `str` may raise."""
+    """Mark the active span as failed. Takes no exception, because its `str` may raise."""
     if trace is None:
         return
     span = trace.get_current_span()
@@ -104,7 +104,7 @@ def mark_failed(error: Description) -> None:
 
 
 def flush(seconds: float = 5.0) -> None:
-    """Export what is kept for later: a forked worker ends without the exit handlers of the SDK."""
+    """Export buffered spans: a forked worker ends without the exit handlers of the SDK."""
     if trace is not None:
         export = getattr(trace.get_tracer_provider(), "force_flush", None)
         if export is not None:
@@ -112,7 +112,7 @@ def flush(seconds: float = 5.0) -> None:
 
 
 def span_ids() -> dict[str, str]:
-    """Name the active span for a line of the log; empty when there is none."""
+    """Return the ids of the active span for a log line; empty without one."""
     if trace is None:
         return {}
     active = trace.get_current_span().get_span_context()
@@ -127,9 +127,9 @@ def span_ids() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _tracer(second: int) -> Any:
     """
-    Return None while nobody has set up tracing.
+    Return the tracer, or None while no tracer provider is set up.
 
-    Asked again every second: the API reads the environment each time, 4 microseconds a message.
+    Cached for a second: the API reads the environment each time, 4 microseconds per message.
     """
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
@@ -140,7 +140,7 @@ def _tracer(second: int) -> Any:
 @contextmanager
 def _processing(message: Claimed, tracer: Any) -> Iterator[None]:
     carrier = _carrier(message)
-    # Without one, whatever is active here is the parent: a test that drains inside its own span.
+    # Without a carrier the active span is the parent: a test that drains inside its own span.
     parent = _PROPAGATOR.extract(carrier) if carrier else None
     sender = trace.get_current_span(parent).get_span_context() if carrier else None
     message.span = tracer.start_span(
@@ -163,13 +163,13 @@ def _inside(span: Any) -> Iterator[None]:
             mark_failed(describe(error))
             raise
         finally:
-            # The other of the two, the handler's thread and the pump, may have ended it.
+            # The handler's thread and the pump both get here; the first of them ends the span.
             if span.is_recording():
                 span.end()
 
 
 def _carrier(message: Claimed) -> dict[str, str]:
-    """Read the context of a message; rows may hold anything."""
+    """Return the trace headers of a message; stored headers may be anything."""
     if message.raw_headers is None:
         return {}
     try:

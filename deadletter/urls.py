@@ -1,5 +1,5 @@
 """
-URLs that a site may include: `path("deadletter/", include("deadletter.urls"))`.
+URLs that a site can include: `path("deadletter/", include("deadletter.urls"))`.
 
 The admin does not need them.
 """

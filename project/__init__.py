@@ -1,1 +1,1 @@
-"""The demonstration site: what an application that uses deadletter looks like."""
+"""The demonstration site: an application that uses deadletter."""

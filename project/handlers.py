@@ -9,7 +9,9 @@ from deadletter import Permanent, Retry, handler
 
 from . import orders
 
-__all__ = ["orders"]  # modules named `handlers` are found; the flow of an order is beside this one
+__all__ = [
+    "orders"
+]  # workers import modules named `handlers`; the flow of an order is in another one
 
 if TYPE_CHECKING:
     from deadletter.lifecycle import Claimed
@@ -33,26 +35,26 @@ def flaky(message: Claimed) -> None:
 
 @handler("demo.busy")
 def busy(message: Claimed) -> None:
-    """Asks once for a delay of its own, then succeeds."""
+    """Asks for a delay of three seconds at its first attempt, then succeeds."""
     if message.attempt == 1:
-        raise Retry("the other side asked us to come back in three seconds", after=3)
+        raise Retry("the other side asked for a retry in three seconds", after=3)
 
 
 @handler("demo.always_fails")
 def always_fails(message: Claimed) -> None:
-    """Is tried as often as its queue allows, then becomes poison."""
+    """Fails as often as its queue allows, then becomes poison."""
     raise RuntimeError("this handler has a bug")
 
 
 @handler("demo.refuse")
 def refuse(message: Claimed) -> None:
-    """Becomes poison at once: trying again could not help."""
+    """Becomes poison at once: another attempt could not succeed."""
     raise Permanent(f"there is no customer {message.payload['customer']}")
 
 
 @handler("demo.ship")
 def ship(message: Claimed) -> None:
-    """One step of an order; the steps of an order are a stream, so they run in their order."""
+    """Does one step of an order; the steps are a stream, so they run in order."""
     if message.payload.get("address") == "":
         raise ValueError("the order has no address")
     logger.info("Order %s: %s", message.stream, message.payload["step"])

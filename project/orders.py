@@ -1,9 +1,9 @@
 """
 An order as a long-running process: reserve, charge, be approved, ship.
 
-The payment provider is flaky. Cards of some customers are refused for good, which the flow handles;
-for others the provider's answer cannot be understood, which nobody handles: the order fails, and an
-operator who retries the poison sees it reopen and go on.
+The payment provider is flaky. Some cards are refused for good, which the flow handles. Some answers
+of the provider cannot be parsed, which the flow does not handle: the order fails, and when an
+operator retries the poison record, it reopens and goes on.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from deadletter.instance_events import Event
     from deadletter.lifecycle import Claimed
 
-#: Seconds an order waits to be approved before it goes on without.
+#: Seconds that an order waits for approval before it goes on without it.
 PATIENCE = 60
 
 
 class CardRefused(Permanent):
-    """The bank said no: trying again could not help."""
+    """The bank refused: another attempt could not succeed."""
 
 
 @orchestration("demo.order", version="1.0.0")
@@ -57,7 +57,7 @@ def order(run: Run, event: Event) -> None:
             run.call("demo.ask_for_approval", {"order": run.instance})
             run.state["patience"] = run.timer(PATIENCE)
         case Raised(name="approved") | TimerFired():
-            # Whichever comes first; the other finds a parcel under way and changes nothing.
+            # Whichever comes first; the second finds the parcel and changes nothing.
             if "parcel" not in run.state:
                 run.state["parcel"] = run.start_child("demo.parcel", {"order": run.instance})
         case ChildCompleted(output=output):
@@ -85,7 +85,7 @@ def free(message: Claimed) -> dict[str, Any]:
 
 @handler("demo.charge")
 def charge(message: Claimed) -> dict[str, Any]:
-    """Flaky: sometimes the second attempt succeeds, sometimes none ever will."""
+    """Charges the card: flaky ones succeed at the second attempt, garbled ones never."""
     mood = message.payload["provider"]
     if mood == "expired":
         raise CardRefused("the card has expired")
@@ -98,7 +98,7 @@ def charge(message: Claimed) -> dict[str, Any]:
 
 @handler("demo.ask_for_approval")
 def ask_for_approval(message: Claimed) -> None:
-    """Small orders are approved at once, by an event as somebody outside would raise it."""
+    """Approves most orders at once, by an event as another system would raise it."""
     if not message.payload["order"].endswith(("6", "7")):
         raise_event(message.payload["order"], "approved", {"by": "the rule for small orders"})
 

@@ -1,4 +1,4 @@
-"""Run commands of this site side by side: their output in one file, a clean end."""
+"""Runs commands of this site side by side, with their output in one file, and ends them."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ _output = Lock()
 
 
 class Stopped(Exception):
-    """Somebody asked for the end: Ctrl-C, SIGTERM, or the terminal was closed."""
+    """The demonstration was stopped: Ctrl-C, SIGTERM, or the terminal was closed."""
 
 
 class ProcessEnded(Exception):
-    """A process ended although nobody asked it to."""
+    """A process ended by itself."""
 
 
 class Processes:
     """
-    The processes started here, and one queue of what happens to them and to us.
+    The child processes, and one queue of their ends and of signals to this process.
 
-    What they say goes into `log`, or to the terminal without one.
+    The output of the children goes to `log`, or to the terminal without one.
     """
 
     def __init__(self, log: IO[str] | None = None) -> None:
         self._log = log
-        #: The last lines of each, shown when it ends by itself.
+        #: The last lines of each process, shown when it ends by itself.
         self._last: dict[str, deque[str]] = {}
-        # SimpleQueue because its put may be called from a signal handler at any moment; an Event
-        # could deadlock with the wait it interrupts.
+        # SimpleQueue: its put may be called from a signal handler at any moment. An Event could
+        # deadlock with the wait that the signal interrupts.
         self._events: SimpleQueue[str | None] = SimpleQueue()
         self._running: dict[str, tuple[subprocess.Popen[str], signal.Signals]] = {}
 
     def start(self, name: str, *command: str, stop_with: signal.Signals) -> None:
-        """Start `manage.py <command>`; its output is kept line by line behind its name."""
+        """Start `manage.py <command>`; each line of its output is prefixed with the name."""
         process = subprocess.Popen(  # noqa: S603 - our own manage.py, no shell
             [sys.executable, Path(settings.BASE_DIR) / "manage.py", *command],
             cwd=settings.BASE_DIR,
@@ -60,7 +60,7 @@ class Processes:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # Ctrl-C must reach only us: we then end the processes in order, each with one signal.
+            # Ctrl-C must reach this process only, which then sends each child one signal.
             start_new_session=True,
         )
         self._running[name] = (process, stop_with)
@@ -68,7 +68,7 @@ class Processes:
         Thread(target=self._follow, args=(name, process), daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Let this time pass. Raises Stopped or ProcessEnded as soon as there is a reason."""
+        """Wait. Raises Stopped or ProcessEnded as soon as one of them happens."""
         try:
             event = self._events.get(timeout=seconds)
         except Empty:
@@ -82,7 +82,7 @@ class Processes:
         raise ProcessEnded(f"{event} ended by itself with exit code {process.returncode}")
 
     def stop(self) -> None:
-        """Ask every process to end, wait until they did; ask again when we are asked again."""
+        """Signal every process and wait for its end; a second Ctrl-C signals them again."""
         deadline = time.monotonic() + PATIENCE
         self._signal_all()
         while self._running:
@@ -122,7 +122,7 @@ class Processes:
 
 @contextmanager
 def processes(log: IO[str] | None = None) -> Iterator[Processes]:
-    """Signals become events inside this block, and no process outlives it."""
+    """Turn signals into events inside this block; no child process outlives it."""
     group = Processes(log)
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     before = {number: signal.signal(number, group._ask_to_stop) for number in numbers}
@@ -135,10 +135,10 @@ def processes(log: IO[str] | None = None) -> Iterator[Processes]:
 
 
 def say(name: str, line: str, file: IO[str] | None = None) -> None:
-    """Write one line behind the name of who says it, to the terminal or a file; threads do."""
+    """Write one line, prefixed with a name, to the terminal or a file. Thread-safe."""
     with _output:
         try:
             print(f"{name:>6} | {line}", flush=True, file=file)
         except BrokenPipeError:
-            # Whoever read our output is gone (`make demo | head`); the rest goes nowhere, quietly.
+            # The reader of the output has ended (`make demo | head`): discard the rest.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,8 +6,8 @@ SECRET_KEY     unset: a new one in every process
 DEBUG          off unless 1
 ALLOWED_HOSTS  comma-separated; unset: this machine only
 LOG_LEVEL      of the deadletter loggers; unset: INFO
-HTTPS          1: the site is reached by TLS only (cookies, redirects, HSTS)
-BEHIND_PROXY   1: a proxy ends TLS, and sets X-Forwarded-Proto whatever a client sent
+HTTPS          1: the site is served by TLS only (cookies, redirects, HSTS)
+BEHIND_PROXY   1: a proxy terminates TLS and always sets X-Forwarded-Proto
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ env = environ.Env()
 
 DEBUG = env.bool("DEBUG", default=False)
 
-# A key made up on the spot keeps secrets out of the repository and still starts at once. Sessions
-# then end with the process, and several processes do not share them: set SECRET_KEY to have either.
+# A random key keeps secrets out of the repository and needs no set-up. Sessions then end with the
+# process, and several processes do not share them: set SECRET_KEY to change that.
 SECRET_KEY = env.str("SECRET_KEY", default="") or secrets.token_urlsafe(50)
 
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
-# Off by default: `make demo` is reached without TLS. `manage.py check --deploy` is clean with it.
+# Off by default: `make demo` uses no TLS. With it, `manage.py check --deploy` reports nothing.
 HTTPS = env.bool("HTTPS", default=False)
 SECURE_SSL_REDIRECT = SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if HTTPS else 0
@@ -81,10 +81,10 @@ TEMPLATES = [
 ]
 
 SQLITE_OPTIONS: dict[str, Any] = {
-    # Take the write lock at BEGIN: a transaction that reads first and writes later would fail with
-    # "database is locked" at once when another writer came between, whatever the timeout.
+    # Take the write lock at BEGIN: a transaction that reads first and writes later fails with
+    # "database is locked" at once if another writer came in between, whatever the timeout.
     "transaction_mode": "IMMEDIATE",
-    # Seconds to wait for that lock.
+    # Seconds to wait for the write lock.
     "timeout": 20,
     # WAL: readers do not block the writer. FULL: in WAL mode NORMAL may lose the last commits when
     # the power fails, and a message whose `send` was committed must not be lost.
@@ -133,14 +133,14 @@ LOGGING = {
     },
 }
 
-# Delays are short so that visitors of the demonstration see retries and poison within a minute;
-# the app's own defaults (30 s doubling to an hour) are meant for work that matters.
+# Delays are short, so that visitors of the demonstration see retries and poison within a minute.
+# The defaults of the app (30 s doubling to an hour) are meant for production.
 DEADLETTER = {
     "QUEUES": {
         "default": {"max_attempts": 5, "backoff_base": 1, "backoff_cap": 10},
         "mail": {"max_attempts": 3, "backoff_base": 1, "backoff_cap": 5},
         "orders": {"max_attempts": 3, "backoff_base": 1, "backoff_cap": 5},
-        # What dies here is kept as a message, not as poison; paused, so that nothing runs it there.
+        # Dead messages of this queue move to a dead queue, which is paused: nothing runs there.
         "payments": {"max_attempts": 2, "backoff_base": 1, "dead_queue": "payments.dead"},
         "payments.dead": {"paused": True},
     },

@@ -1,4 +1,4 @@
-"""What does the demonstration send?"""
+"""The messages and instances that the demonstration sends."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from deadletter import Outgoing, send, send_many, start
 
 NAMES = ["Ada", "Barbara", "Edsger", "Frances", "Grace", "Katherine", "Tony"]
-#: How the payment provider takes it, and the last waits to be approved: see project/orders.py.
+#: How the payment provider reacts to each order; the last ones wait for approval (orders.py).
 CARDS = ["garbled", "good", "flaky", "good", "expired", "flaky", "good", "good"]
 STEPS = ["reserve", "pack", "label", "hand over"]
 
 
 def send_opening() -> None:
-    """One of everything, so that every page has something to show within a minute."""
+    """Send one message of each kind, so that every page has content within a minute."""
     send_many([Outgoing("demo.greet", {"name": name}) for name in NAMES])
     for number in range(3):
         send("demo.flaky", {"to": f"customer-{number}"}, queue="mail")
@@ -30,7 +30,7 @@ def send_opening() -> None:
         start_order(f"{new_order()}-{number}", card=card)
     send_order("order-1001")
     send_order("order-1002")
-    # Its first step fails until it is poison; the other steps wait their turn behind it.
+    # Its first step fails until it is poison; the other steps wait behind it.
     send_order("order-1003", address="")
 
 
@@ -41,18 +41,18 @@ def send_order(stream: str, *, address: str = "1 Main Street") -> None:
 
 
 def new_order() -> str:
-    """Return an id that no order of this year has; there is one of the trickle in three seconds."""
+    """Return an id that no other order of this year has: `send_something` runs every 3 seconds."""
     return time.strftime("shop-%m%d-%H%M%S")
 
 
 def start_order(instance: str, *, card: str) -> None:
-    """An order as a process of its own, which an operator finds under Instances."""
+    """Start an order as an instance, which the admin lists under Instances."""
     about = {"customer": random.choice(NAMES), "total": random.randint(5, 200), "provider": card}  # noqa: S311
     start("demo.order", instance=instance, input=about, queue="orders")
 
 
 def send_something() -> None:
-    """The trickle: mostly good, sometimes not."""
+    """Send one random message: most succeed, some fail."""
     kinds: list[Callable[[], object]] = [
         lambda: send("demo.greet", {"name": random.choice(NAMES)}),  # noqa: S311 - a sample
         lambda: send("demo.flaky", {"to": "customer"}, queue="mail"),

@@ -1,3 +1,5 @@
+"""URLs of the demonstration site: home page, admin, health and metrics."""
+
 from __future__ import annotations
 
 from django.contrib import admin

@@ -1,3 +1,5 @@
+"""The WSGI application of the demonstration site."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""Queues: the failure policy of each, edited while everything runs; what is in it; pausing."""
+"""The admin of queues: policy, number of messages per state, pause and resume."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class QueueForm(_ModelForm):
         fields = ("name", *POLICY)
 
     def clean(self) -> dict[str, Any]:
-        """A dead queue that is chosen while `on_poison` is left alone is to be used."""
+        """Set `on_poison` to dead_queue if a dead queue is chosen and `on_poison` is unchanged."""
         found = super().clean() or self.cleaned_data
         chosen = "dead_queue" in self.changed_data and "on_poison" not in self.changed_data
         if chosen and found.get("dead_queue") is not None:
@@ -58,7 +58,7 @@ class QueueForm(_ModelForm):
 
 
 class QueueList(ChangeList):
-    """Counts once for the whole page, in bounded queries."""
+    """Counts the messages of all queues of the page, in bounded queries."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -68,7 +68,7 @@ class QueueList(ChangeList):
 
 
 def _column(state: State) -> Any:
-    """Make the column of one state: a number that leads to the rows behind it."""
+    """Return the column of one state: a number that links to the list of its messages."""
 
     @admin.display(description=state.label)
     def show(self: Any, queue: Any) -> Any:
@@ -80,7 +80,7 @@ def _column(state: State) -> Any:
 
 
 def _read_only(name: str) -> Any:
-    """Make what shows a duration to somebody who may not change it."""
+    """Return the method that shows a duration on a read-only page."""
     label = Queue._meta.get_field(name).verbose_name  # type: ignore[union-attr]
 
     @admin.display(description=label)
@@ -99,8 +99,8 @@ DURATIONS = {
 }
 
 
-def _as_read(fieldsets: Any) -> Any:
-    """Return the fieldsets with durations as people read them."""
+def _read_only_fieldsets(fieldsets: Any) -> Any:
+    """Return the fieldsets of the read-only page, with durations as text."""
     return tuple(
         (title, {**options, "fields": tuple(DURATIONS.get(f, f) for f in options["fields"])})
         for title, options in fieldsets
@@ -119,7 +119,7 @@ class QueueAdmin(StrictLookups):
     active, blocked, dead = map(_column, (State.ACTIVE, State.BLOCKED, State.DEAD))
     list_select_related = ("dead_queue",)
     list_per_page = 50
-    # A queue is deleted on its page, one at a time: the room of the boxes is for numbers.
+    # Queues are deleted one at a time, on their page; the checkboxes would take room in the list.
     actions = None
     search_fields = ("name",)
     show_full_result_count = False
@@ -146,15 +146,15 @@ class QueueAdmin(StrictLookups):
         return super().get_queryset(request).using(primary_alias())
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        # Creating a queue needs no excuse; who only looks gives none.
+        # Only a change asks for a reason.
         if obj is not None and not self.has_change_permission(request, obj):
-            return _as_read(self.fieldsets)
+            return _read_only_fieldsets(self.fieldsets)
         if obj is None:
             return self.fieldsets
         return (*self.fieldsets, (_("Reason of the change"), {"fields": ("why",)}))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        # Senders and poison records know a queue by its name.
+        # The name is fixed: senders and poison records refer to it.
         return ("name",) if obj else ()
 
     def get_urls(self) -> list[URLPattern]:
@@ -178,7 +178,7 @@ class QueueAdmin(StrictLookups):
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
-        """Leave the writing to `operations`, which audits it; only what was edited is written."""
+        """Save through `operations`, which audits it; write only the edited fields."""
         by = request.user.get_username()
         given = {field: form.cleaned_data[field] for field in POLICY if field in form.cleaned_data}
         if not change:
@@ -190,7 +190,7 @@ class QueueAdmin(StrictLookups):
             operations.set_queue(obj.name, by=by, why=why, **edited)
 
     def delete_model(self, request: HttpRequest, obj: Queue) -> None:
-        """Leave the deleting to `operations`, which audits it."""
+        """Delete through `operations`, which audits it."""
         operations.delete_queue(obj.name, by=request.user.get_username())
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
@@ -204,8 +204,8 @@ class QueueAdmin(StrictLookups):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
-        """Show the form; a rule that another edit broke in the meantime is told, not raised."""
-        extra = {**(extra_context or {}), **self._situation(request, object_id)}
+        """Show the form; report a rule that a concurrent edit broke instead of raising."""
+        extra = {**(extra_context or {}), **self._header(request, object_id)}
         try:
             return super().changeform_view(request, object_id, form_url, extra)
         except ValidationError as error:
@@ -221,7 +221,7 @@ class QueueAdmin(StrictLookups):
             return self._refuse(request, why, here)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Refuse to delete a queue in use, without loading the messages that use it."""
+        """Refuse to delete a queue in use, without loading its messages."""
         in_use = [why for queue in objs for why in _uses(queue)]
         if in_use:
             return [str(queue) for queue in objs], {}, set(), in_use
@@ -239,8 +239,8 @@ class QueueAdmin(StrictLookups):
             parts.insert(2, gettext("other numbers for some reasons"))
         return format_html_join(" ", '<span class="dl-part">{}</span>', ((part,) for part in parts))
 
-    def _situation(self, request: HttpRequest, object_id: str | None) -> dict[str, Any]:
-        """What is in the queue, and the button; for the top of its page."""
+    def _header(self, request: HttpRequest, object_id: str | None) -> dict[str, Any]:
+        """Return the counts and the pause button, for the top of the page."""
         queue = self.get_object(request, object_id) if object_id else None
         if queue is None or request.method != "GET":
             return {}

@@ -1,4 +1,4 @@
-"""manage.py deadletter queues: list them; create, set, pause, resume, delete one."""
+"""manage.py deadletter queues: list queues; create, set, pause, resume or delete one."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 def _switch_matching(
     screen: Screen, action: str, pattern: str, about: dict[str, Any], options: dict[str, Any]
 ) -> int:
-    """Pause or resume what a pattern matches, after showing it."""
+    """Pause or resume the queues that a pattern matches, after listing them."""
     try:
         require_queue(pattern, or_pattern=True, using=about["using"])
         names = matching_queues(pattern, using=alias(options))

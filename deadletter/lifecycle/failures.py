@@ -237,7 +237,7 @@ def _judge(
         return _death_at_once(failure, policy, why)
     # An attempt that could not start is judged by the next claim, unless its reason has a limit of
     # its own.
-    if failure.deferred and not policy.names_for(failure.reason, "max_attempts"):
+    if failure.deferred and not policy.sets_for(failure.reason, "max_attempts"):
         return None
     return _death_by_count(failure, attempts, policy, counts)
 
@@ -262,7 +262,7 @@ def _delay(
     reason = FailureReason.read(failure.reason)
     delays = ("backoff_base", "backoff_cap", "cooldown")
     # The delay of an attempt that could not start is the worker's: a policy for its reason wins.
-    is_given = not (failure.deferred and policy.names_for(reason, *delays))
+    is_given = not (failure.deferred and policy.sets_for(reason, *delays))
     if failure.delay is not None and is_given:
         return as_timedelta(failure.delay, field="delay")
     return policy.delay(reason, attempts=attempts, counts=counts)

@@ -1,4 +1,4 @@
-"""Rows: fields, indexes and named sets. Transitions live in `lifecycle`."""
+"""The tables: fields, indexes and named QuerySets. Transitions are in `lifecycle`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong, since when, and who has been told? Written only while alerts are decided."""
+"""Alerts and the state of their decisions. Written only while alerts are decided."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Alert(models.Model):
     """
     A condition that a rule found, from its beginning to its end.
 
-    `key` names the condition; at most one alert of a key is open, which the database holds, however
-    many processes decide. `closed_at` is when it counted as ended; `settled_at`, when there was
-    nothing more to tell about it.
+    `key` identifies the condition; a unique constraint allows one open alert per key, however many
+    processes decide. `closed_at` is when the condition counted as ended; `settled_at` is when the
+    last notice about it was made.
     """
 
     class Rule(models.TextChoices):
@@ -31,21 +31,21 @@ class Alert(models.Model):
 
     key = models.CharField(_("key"), max_length=250)
     rule = models.CharField(_("rule"), max_length=32, choices=Rule.choices)
-    #: What it is about: a fingerprint, a queue, a worker or a message name; "" for all queues.
+    #: The subject: a fingerprint, a queue, a worker or a message name; "" for all queues.
     subject = models.CharField(_("subject"), max_length=200, blank=True)
-    #: What the text needs: {"queue", "name", "exception", "above", …}.
+    #: Values for the text of the notice: {"queue", "name", "exception", "above", …}.
     detail = models.JSONField(_("detail"), default=dict)
-    #: The beginning of an error that stands for the rest.
+    #: The beginning of the error of one message, as a sample.
     error = models.TextField(_("sample error"), blank=True)
     count = models.PositiveBigIntegerField(_("count"), default=0)
-    #: Grows when there is something new to tell.
+    #: Grows when a new notice is due.
     mark = models.FloatField(_("mark"), default=0)
     since = MomentField(_("since"))
     opened_at = MomentField(_("opened at"))
     #: When the condition was last true.
     last_at = MomentField(_("last seen at"))
     closed_at = MomentField(_("closed at"), null=True)
-    #: When, and with which mark, it was last told.
+    #: Time and mark of the last notice.
     told_at = MomentField(_("told at"), null=True)
     told_mark = models.FloatField(_("told mark"), default=0)
     settled_at = MomentField(_("settled at"), null=True)
@@ -57,9 +57,9 @@ class Alert(models.Model):
         ordering = ("-id",)
         default_permissions = ("view",)
         indexes = (
-            # Whether a condition was told before, long after it ended.
+            # Earlier alerts of a condition, also long after they ended.
             models.Index(fields=["key", "closed_at"], name="deadletter_alert_key"),
-            # What may still have to be told.
+            # Alerts that may need a notice.
             models.Index(
                 fields=["id"], name="deadletter_alert_unsettled", condition=Q(settled_at=None)
             ),
@@ -75,15 +75,15 @@ class Alert(models.Model):
 
 
 class AlertState(models.Model):
-    """One row: who decides locks it, so that one process decides at a time."""
+    """One row, locked while alerts are decided: one process decides at a time."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
-    #: When alerts were first decided: causes of death older than this are not new.
+    #: When alerts were first decided: groups older than this are not new.
     started_at = MomentField(_("started at"))
     decided_at = MomentField(_("decided at"), null=True)
-    #: The fingerprint up to which groups were looked at; "" when the last look reached the end.
+    #: The fingerprint up to which groups were examined; "" if the last pass reached the end.
     cursor = models.CharField(_("cursor"), max_length=16, blank=True)
-    #: When each rule last spoke: {"new_group": seconds, "new_group ended": seconds}.
+    #: Time of the last notice of each rule: {"new_group": seconds, "new_group ended": seconds}.
     spoken = models.JSONField(_("spoken"), default=dict)
 
     class Meta:

@@ -1,4 +1,4 @@
-"""Who did what to which messages, why, and what came of it?"""
+"""The audit trail: acts of people, the messages they touched, and bulk jobs."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Act(models.TextChoices):
 
 
 class AuditEntry(models.Model):
-    """One act of a person. The three last counts are filled in later, by the sweep."""
+    """One act of a person. The sweep fills in the last three counts later."""
 
-    #: Columns that lists leave out.
+    #: Large columns, which lists leave out.
     LARGE = ("payload_before", "payload_after")
 
     at = MomentField(_("at"))
     by = models.CharField(_("by"), max_length=200, blank=True)
     act = models.CharField(_("act"), max_length=16, choices=Act.choices)
     why = models.TextField(_("why"), blank=True)
-    #: What was asked for: {"ids": [...]} or the filter; and where to, how fast, ...
+    #: The selected messages, {"ids": [...]} or the filter; `detail`: target queue, rate, ...
     selection = models.JSONField(_("selection"), default=dict)
     detail = models.JSONField(_("detail"), default=dict)
-    #: An edit before a retry: the payload as it was and as it became, as stored. Cleared after
-    #: DEADLETTER["AUDIT_PAYLOADS_KEPT"]; large, so read only where they are shown.
+    #: The stored payload before and after an edit. Cleared after DEADLETTER["AUDIT_PAYLOADS_KEPT"];
+    #: large, so read only where they are shown.
     payload_before = models.TextField(_("payload before"), null=True)
     payload_after = models.TextField(_("payload after"), null=True)
     done = models.PositiveIntegerField(_("done"), default=0)
@@ -55,7 +55,7 @@ class AuditEntry(models.Model):
         verbose_name_plural = _("audit entries")
         ordering = ("-id",)
         indexes = (
-            # What the sweep clears; only edits enter it.
+            # Payloads that the sweep clears; only edits are in it.
             models.Index(
                 fields=["at", "id"],
                 name="deadletter_audit_payloads",
@@ -68,14 +68,14 @@ class AuditEntry(models.Model):
 
     @property
     def open(self) -> int:
-        """Retried messages of which nothing has been heard yet."""
+        """The number of retried messages whose outcome is not known yet."""
         if self.act != Act.RETRY:
             return 0
         return max(0, self.done - self.succeeded - self.died_same - self.died_other)
 
 
 class AuditedMessage(models.Model):
-    """Which message an act touched; for a retry, also what became of it."""
+    """A message that an act touched; for a retry, also its outcome."""
 
     class Outcome(models.IntegerChoices):
         SUCCEEDED = 1, _("succeeded")
@@ -86,7 +86,7 @@ class AuditedMessage(models.Model):
     entry = models.ForeignKey(AuditEntry, on_delete=models.CASCADE, related_name="messages")
     message_id = models.BigIntegerField(_("message id"))
     fingerprint = models.CharField(_("fingerprint"), max_length=16, blank=True)
-    #: A retry whose end is not known yet.
+    #: True for a retry whose outcome is not known yet.
     is_open = models.BooleanField(_("open"), default=False)
     outcome = models.PositiveSmallIntegerField(_("outcome"), choices=Outcome.choices, null=True)
 
@@ -105,7 +105,7 @@ class AuditedMessage(models.Model):
 
 
 class BulkJob(models.Model):
-    """A long act on poison, done piece by piece in the background."""
+    """A long act on poison records, done piece by piece in the background."""
 
     class State(models.TextChoices):
         RUNNING = "running", _("running")
@@ -117,11 +117,11 @@ class BulkJob(models.Model):
     state = models.CharField(
         _("state"), max_length=16, choices=State.choices, default=State.RUNNING
     )
-    #: How many matched when it was confirmed.
+    #: How many records matched when the job was confirmed.
     total = models.PositiveIntegerField(_("total"))
-    #: Poison ids from here on are still to be looked at …
+    #: The job continues at this id of a poison record …
     next_id = models.BigIntegerField(_("next id"), default=0)
-    #: … up to here: what died after the confirmation is not touched.
+    #: … and ends at this one: records made after the confirmation are not touched.
     last_id = models.BigIntegerField(_("last id"))
     done = models.PositiveIntegerField(_("done"), default=0)
     refused = models.PositiveIntegerField(_("refused"), default=0)

@@ -1,4 +1,4 @@
-"""What happened, added up: per queue, name and minute, later per hour and per day."""
+"""Counters of events per queue, name and minute, later per hour and per day."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from django.utils.translation import pgettext_lazy
 
 from .fields import MomentField
 
-#: Stands in `reason` for what has none: everything but failures.
+#: The `reason` of counters that have none: all but failures.
 NO_REASON = -1
 
 
 class Span(models.IntegerChoices):
-    """How much time a row covers, in seconds; EVER: all that is older than days are kept."""
+    """The time that a row covers, in seconds; EVER: all days that are not kept any more."""
 
     EVER = 0, _("all before")
     MINUTE = 60, _("minute")
@@ -23,12 +23,12 @@ class Span(models.IntegerChoices):
 
 class Count(models.Model):
     """
-    What one writer saw of one name in one span of time.
+    The counters of one name in one span of time, as one writer counted them.
 
     A writer is a connection of a process, so that no two transactions wait for the same row.
-    `sweep` folds the rows of all writers into one without a writer, minutes into hours, hours into
-    days, and old days into one row that stays. Totals are sums over rows, whatever their span, and
-    never shrink.
+    `sweep` adds the rows of all writers into one without a writer, minutes into hours, hours into
+    days, and old days into one row that stays. Totals are sums over rows of any span, and never
+    shrink.
     """
 
     span = models.PositiveIntegerField(_("span"), choices=Span.choices)
@@ -43,13 +43,13 @@ class Count(models.Model):
     completed = models.BigIntegerField(_("completed"), default=0, db_default=0)
     #: Attempts that failed, with their reason; a message may fail many times.
     failed = models.BigIntegerField(_("failed"), default=0, db_default=0)
-    #: Attempts put off because nobody knew the name.
+    #: Attempts that were deferred because the name had no handler.
     deferred = models.BigIntegerField(_("deferred"), default=0, db_default=0)
     poisoned = models.BigIntegerField(_("poisoned"), default=0, db_default=0)
-    #: Poison put back by an operator, and poison removed by an operator or its retention.
+    #: Poison records retried by an operator, and those removed by an operator or retention.
     retried = models.BigIntegerField(_("retried"), default=0, db_default=0)
     removed = models.BigIntegerField(_("removed"), default=0, db_default=0)
-    #: Handler time of completed and failed attempts; the longest of them.
+    #: Handler time of completed and failed attempts, in sum and the longest.
     seconds = models.FloatField(_("seconds"), default=0, db_default=0)
     longest = models.FloatField(_("longest"), default=0, db_default=0)
 

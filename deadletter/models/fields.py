@@ -1,4 +1,4 @@
-"""Columns with rules of their own: durations as people write them, JSON that breaks no query."""
+"""Model fields: durations as text, and times and JSON that cannot break a query."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SecondsField(_DurationField):
         return super().get_prep_value(self.to_python(value))
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
-        # QuerySet.update comes here without the check: PostgreSQL would read "-30" by itself.
+        # QuerySet.update skips the check, and PostgreSQL would accept "-30".
         value = value if prepared else self.get_prep_value(value)
         return super().get_db_prep_value(value, connection, prepared)
 
@@ -53,7 +53,7 @@ class SecondsField(_DurationField):
 
 
 class DurationFormField(forms.Field):
-    """A duration in a form, as `durations` writes and reads it."""
+    """A form field for a duration, as the module `durations` writes and reads it."""
 
     default_error_messages = {
         "invalid": _("Enter a duration from 0 to 100 years: 30s, 5m, 1h30m, 2d, or seconds."),
@@ -73,10 +73,10 @@ class DurationFormField(forms.Field):
 
 class ReadableJSONField(_JSONField):
     """
-    JSON that can always be read: what Python cannot decode is read as the default.
+    JSON that can always be read: a value that Python cannot decode is read as the default.
 
-    Databases hold numbers and depths that Python refuses, and one such row would break every query
-    that meets it, the claim's among them.
+    Databases hold numbers and depths that Python refuses. One such row would break every query
+    that reads it, also the claim.
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -86,7 +86,7 @@ class ReadableJSONField(_JSONField):
             return self.get_default()
 
     def deconstruct(self) -> Any:
-        # To migrations it is what it is stored as.
+        # Migrations see the field by which it is stored.
         name, _path, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 
@@ -95,11 +95,11 @@ class ReasonPoliciesField(ReadableJSONField):
     """Failure policies by reason, checked key by key; see failure_policy.py."""
 
     def clean(self, value: Any, model_instance: Any) -> Any:
-        """Return them as they are stored: names of reasons, durations in seconds or as text."""
+        """Return the stored form: names of reasons, durations in seconds or as text."""
         try:
             value = as_json(value)
         except ValueError as error:
-            # Not "invalid": forms have a text of their own for that.
+            # Not "invalid": forms replace the text of that code.
             raise ValidationError(str(error), code="reason_policies") from None
         return super().clean(value, model_instance)
 
@@ -142,16 +142,16 @@ class MomentField(_DateTimeField):
     """
     A time that can always be read.
 
-    PostgreSQL can hold 'infinity' and years that Python has not, SQLite any text, and one such row
-    would break every list it is in. They are read as the nearest time that can be: what is no time
-    at all is LATEST.
+    PostgreSQL can hold 'infinity' and years that Python does not have, SQLite any text. One such
+    row would break every list that contains it. These values are read as the nearest readable time;
+    text that is no time is read as LATEST.
 
-    A query that both selects such a column by its name and sorts by it is sorted by what is
-    selected, which no index knows: `values_list(F("poisoned_at"))` selects it under another name.
+    A query that selects such a column by its name and sorts by it sorts by the selected expression,
+    which no index has: `values_list(F("poisoned_at"))` selects it under another name.
     """
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Select what every connection can read; conditions and orders see the column itself."""
+        """Select a readable expression; conditions and orders use the column itself."""
         vendor = compiler.connection.vendor
         if vendor == "postgresql":
             return _readable(_READABLE_ON_POSTGRESQL, sql, params)
@@ -160,7 +160,7 @@ class MomentField(_DateTimeField):
         return sql, params
 
     def deconstruct(self) -> Any:
-        # To migrations it is what it is stored as.
+        # Migrations see the field by which it is stored.
         name, _path, args, kwargs = super().deconstruct()
         return name, "django.db.models.DateTimeField", args, kwargs
 
@@ -173,8 +173,8 @@ _READABLE_ON_POSTGRESQL = (
     "CASE WHEN {sql} IS NULL THEN NULL ELSE LEAST(GREATEST({sql}, "
     f"'{EARLIEST.isoformat()}'::timestamptz), '{LATEST.isoformat()}'::timestamptz) END"
 )
-#: Adding nothing turns a day into itself, and one that the calendar has not into another one.
-#: SQLite also reads hour 24, no space or two before the hour, and a small z; Python does not.
+#: Adding 0 days leaves a valid day unchanged and turns an invalid one into another day. SQLite also
+#: accepts hour 24, no space or two before the hour, and a small z; Python does not.
 _READABLE_ON_SQLITE = (
     "CASE WHEN {sql} IS NULL OR (date(substr({sql}, 1, 10), '+0 days') = substr({sql}, 1, 10) "
     "AND julianday({sql}) IS NOT NULL AND {sql} BETWEEN '0001-01-03' AND '9999-12-29' "
@@ -185,7 +185,7 @@ _READABLE_ON_SQLITE = (
 
 
 class Damaged:
-    """Stands for a stored JSON value that cannot be decoded, so that the rest of its row can be."""
+    """A stored JSON value that cannot be decoded; the rest of its row can still be read."""
 
     def __init__(self, text: str, problem: str) -> None:
         self.text = text
@@ -197,10 +197,10 @@ class Damaged:
 
 class JSONTextField(_TextField):
     """
-    JSON kept as the text that passed the door.
+    JSON stored as the text that `payload.accept` returned.
 
-    The same bytes on both databases, no work for the server, and one bad row stays one bad row: a
-    JSONField would raise for the whole query (docs/decisions/0006).
+    The bytes are the same on both databases, the server does not parse them, and a damaged row
+    affects itself only: a JSONField would raise for the whole query (docs/decisions/0006).
     """
 
     def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
@@ -222,10 +222,10 @@ class JSONTextField(_TextField):
 
 class JSONFact(models.Func):
     """
-    A value of a stored JSON object, by its key, as an index and a statement both spell it.
+    The value of a key of a stored JSON object, spelled the same in an index and in a query.
 
-    Django's own lookup is spelled differently from one process to the next on SQLite, which then
-    does not find the index.
+    On SQLite the spelling of Django's own lookup differs from process to process, and then SQLite
+    does not use the index.
     """
 
     arity = 1

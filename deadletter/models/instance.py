@@ -1,4 +1,4 @@
-"""An instance: a long-running process that advances by messages. And the log of what it did."""
+"""Instances, long-running processes that advance by messages, and their log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from ..error_details import ErrorDetails
 from .fields import JSONTextField, MomentField
 
-#: Its messages form the stream of this name, which must fit into its column of 200 characters.
+#: The stream of an instance is this and its id; the column has 200 characters.
 STREAM = "instance:"
 LONGEST_ID = 200 - len(STREAM)
 
@@ -36,18 +36,20 @@ class InstanceQuerySet(models.QuerySet["Instance"]):
         return self.without_bodies().defer("error", "pending")
 
     def stuck(self) -> InstanceQuerySet:
-        """Narrow to those that run and wait for what was lost, as the last sweep found them."""
+        """Narrow to running instances that wait for a lost message, as the last sweep found."""
         return self.filter(stuck_since__isnull=False, status=InstanceStatus.RUNNING)
 
 
 class Instance(models.Model):
     """
-    `id` is the application's. The same id may run again after its end: same row, next execution.
+    A long-running process. The application chooses `id`.
+
+    An id may run again after its end: the row stays the same, `execution_id` grows.
     """
 
     id = models.CharField(_("id"), primary_key=True, max_length=200)
     name = models.CharField(_("name"), max_length=200)
-    #: None until a worker that knows the flow takes the first turn.
+    #: None until the first turn, by a worker that has the flow.
     version = models.CharField(_("version"), max_length=64, null=True)
     execution_id = models.BigIntegerField(_("execution id"), default=1)
     #: The execution that `start` began; later ones continued it.
@@ -60,25 +62,25 @@ class Instance(models.Model):
     state = JSONTextField(_("state"), null=True)
     output = JSONTextField(_("output"), null=True)
     error = JSONTextField(_("error"), null=True)
-    #: The message whose poison failed it, its own or one of a child's; None: it was a decision.
+    #: The poisoned message that failed it, its own or a child's; None: the flow decided to fail.
     failed_by = models.BigIntegerField(_("failed by"), null=True)
     parent = models.CharField(_("parent"), max_length=200, null=True)
     parent_execution_id = models.BigIntegerField(_("parent's execution id"), null=True)
     parent_activity_id = models.BigIntegerField(_("parent's activity id"), null=True)
-    #: What it waits for: {activity id: {"kind": activity | child | timer, "name": …}}.
+    #: What the instance waits for: {activity id: {"kind": activity | child | timer, "name": …}}.
     pending = models.JSONField(_("pending"), default=dict)
     next_activity_id = models.BigIntegerField(_("next activity id"), default=1)
-    #: Whether the flow has seen the Started of this execution, and what was raised before.
+    #: True once the flow has handled Started of this execution; `inbox`: events raised before.
     is_begun = models.BooleanField(_("begun"), default=False)
     inbox = JSONTextField(_("inbox"), null=True)
-    #: Past ends, the latest last: what became of earlier executions, and errors repaired.
+    #: Results of earlier executions and repaired errors, the latest last.
     history = models.JSONField(_("history"), default=list)
-    #: Grows with every change: a turn that decided on an older one is taken again.
+    #: Grows with every change: a turn that read an older revision is taken again.
     revision = models.BigIntegerField(_("revision"), default=0)
     created_at = MomentField(_("created at"))
     updated_at = MomentField(_("updated at"))
     ended_at = MomentField(_("ended at"), null=True)
-    #: Marked by the sweep while it runs and nothing can bring what it waits for.
+    #: Set by the sweep while the instance runs and nothing can deliver what it waits for.
     stuck_since = MomentField(_("stuck since"), null=True)
 
     objects: ClassVar[InstanceQuerySet] = InstanceQuerySet.as_manager()  # type: ignore[assignment]
@@ -99,7 +101,7 @@ class Instance(models.Model):
                 name="deadletter_instance_parent",
                 condition=Q(parent__isnull=False),
             ),
-            # What may be forgotten, the oldest first.
+            # Ended instances for retention, the oldest first.
             models.Index(
                 fields=["ended_at", "id"],
                 name="deadletter_instance_ended",
@@ -125,12 +127,12 @@ class Instance(models.Model):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it runs and waits for what was lost, as the last sweep found it."""
+        """True if it runs and waits for a lost message, as the last sweep found."""
         return self.is_running and self.stuck_since is not None
 
     @property
     def error_details(self) -> ErrorDetails | None:
-        """Why it failed. What is damaged is still said, as far as it can be read."""
+        """The error of a failed instance; a damaged one says what cannot be read."""
         if self.error is None:
             return None
         try:
@@ -159,7 +161,7 @@ class InstanceLogKind(models.TextChoices):
 
 
 class InstanceEvent(models.Model):
-    """One line of the timeline of an instance. `data` is bounded, but for what it missed."""
+    """One line of the log of an instance. `data` is bounded, except for events it missed."""
 
     id = models.BigAutoField(primary_key=True)
     instance = models.CharField(_("instance"), max_length=200)

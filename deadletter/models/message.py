@@ -1,4 +1,4 @@
-"""A message: one unit of work waiting in a queue. Fields, indexes, named sets; no transitions."""
+"""Messages: fields, indexes and named QuerySets. Transitions are in `lifecycle`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from ..status import Status
 from .fields import FailureReasonField, JSONFact, JSONTextField, MomentField, ReadableJSONField
 from .queue import Queue
 
-#: The range of priorities: what has the lowest number is claimed first.
+#: The range of priorities; the lowest number is claimed first.
 FIRST_PRIORITY, LAST_PRIORITY = -100, 100
-
-
 #: Characters of an error in a list.
 ERROR_START = 200
 
@@ -44,7 +42,7 @@ class State(models.TextChoices):
 
 class MessageQuerySet(models.QuerySet["Message"]):
     def in_state(self, state: str, now: datetime | None = None) -> MessageQuerySet:
-        """Narrow to one of the states people see."""
+        """Narrow to one of the states that pages and commands show."""
         now = now or clock.now(self.db)
         waiting = Q(available_at__gt=now, lease_token=None)
         if state == State.PENDING:
@@ -70,18 +68,20 @@ class MessageQuerySet(models.QuerySet["Message"]):
         return rows if keep_death else rows.defer("death")
 
     def with_error_start(self) -> MessageQuerySet:
-        """Add `error_start`: as much of the error as a line of a list has room for."""
+        """Add `error_start`: as much of the error as a list shows."""
         return self.annotate(error_start=Left("error", ERROR_START))
 
 
 class Message(models.Model):
     """
-    `available_at` answers "when may somebody claim this?": past = due, future = waiting or leased
-    until then, NULL = parked behind its stream. `id` is the order.
+    One unit of work in a queue.
+
+    `available_at` is the time from which the message may be claimed: in the past it is due, in the
+    future it waits or is leased until then, NULL is parked behind its stream. `id` is the order.
     """
 
     id = models.BigAutoField(primary_key=True)
-    # No constraint in the database: it would lock the one queue row for every insert.
+    # No constraint in the database: every insert would lock the row of the queue.
     queue = models.ForeignKey(
         Queue,
         verbose_name=_("queue"),
@@ -116,16 +116,16 @@ class Message(models.Model):
     history = models.JSONField(_("history"), default=list, db_default=[], blank=True)
     #: Failures by reason since the last retry by a person or the last stage: {"2": 3}.
     reason_counts = ReadableJSONField(_("failures by reason"), null=True, blank=True)
-    #: How often nobody knew its name since then. Not an attempt.
+    #: Deferrals since then because its name had no handler. They are not attempts.
     unregistered_count = models.IntegerField(_("unregistered count"), null=True, blank=True)
-    #: Since when that is as often as its queue allows.
+    #: Since when `unregistered_count` has reached the limit of the queue.
     unregistered_at = MomentField(_("unregistered at"), null=True, blank=True)
     poison_count = models.PositiveIntegerField(_("poison count"), default=0, db_default=0)
-    #: What it was elsewhere: the id it had in the queue where it died, or in its origin.
+    #: Its earlier id: in the queue where it died, or in `origin`.
     source_id = models.BigIntegerField(_("source id"), null=True, blank=True)
-    #: Where it was imported from.
+    #: The system that it was imported from.
     origin = models.CharField(_("origin"), max_length=200, null=True, blank=True)
-    #: In a dead queue: where and why it died. Read it with lifecycle/dead_queue.py.
+    #: In a dead queue: where and why it died. Read it with lifecycle/dead_queues.py.
     death = models.JSONField(_("death"), null=True, blank=True)
     fingerprint = models.CharField(_("fingerprint"), max_length=16, null=True, blank=True)
     died_at = MomentField(_("died at"), null=True, blank=True)
@@ -143,7 +143,7 @@ class Message(models.Model):
         ordering = ("id",)
         default_permissions = ("view",)
         indexes = (
-            # The only index besides the primary key that a plain message enters.
+            # The only index besides the primary key that has every message.
             models.Index(
                 fields=["queue", "priority", "available_at", "id"],
                 name="deadletter_claim",
@@ -169,7 +169,7 @@ class Message(models.Model):
                 name="deadletter_released",
                 condition=Q(stream__isnull=False, released_at__isnull=False),
             ),
-            # Only what failed enters it: the list of an operator, however much else waits.
+            # Failed messages only: the list of an operator, however many others wait.
             models.Index(
                 fields=["id"],
                 name="deadletter_failed",
@@ -185,19 +185,19 @@ class Message(models.Model):
                 name="deadletter_of_instance",
                 condition=Q(instance__isnull=False),
             ),
-            # The groups of what died and lies in a dead queue.
+            # Groups of messages in dead queues.
             models.Index(
                 fields=["fingerprint", "died_at", "id"],
                 name="deadletter_dead_group",
                 condition=Q(fingerprint__isnull=False),
             ),
-            # What died lately, and how much lies in a dead queue.
+            # Latest messages in a dead queue, and their number.
             models.Index(
                 fields=["queue", "died_at", "id"],
                 name="deadletter_dead_time",
                 condition=Q(died_at__isnull=False),
             ),
-            # What was imported and lies in a dead queue is not imported again.
+            # Imported messages in a dead queue are not imported again.
             models.Index(
                 JSONFact("death", key="origin"),
                 JSONFact("death", key="source_id"),
@@ -235,14 +235,14 @@ class Message(models.Model):
 
     @property
     def was_tried(self) -> bool:
-        """True if an attempt of it failed or was given up."""
-        # An abandoned message has no FAILED bit, and without a text no reason; one that nobody
-        # knew the name of has no attempts.
+        """True if an attempt failed or was abandoned."""
+        # An abandoned message has no FAILED bit, and no reason without an error text; a message
+        # whose name had no handler has no attempts.
         is_marked = bool(self.status & Status.FAILED)
         return is_marked or self.attempts > 0 or self.failure_reason is not None
 
     def state(self, now: datetime) -> str:
-        """Say in a person's word what this message is doing."""
+        """Return the state that pages and commands show."""
         if self.available_at is None:
             return State.BLOCKED
         if self.available_at <= now:

@@ -1,4 +1,4 @@
-"""A poison record: a message that was quarantined, as it died."""
+"""Poison records: quarantined messages, as they died."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class PoisonQuerySet(models.QuerySet["PoisonRecord"]):
 
 class PoisonRecord(models.Model):
     """
-    `reason` says why it was quarantined, `last_failure_reason` what its last failure was.
+    A quarantined message.
 
-    A retry puts the message back under `message_id`, so it keeps its place in its stream.
+    `reason` is why it was quarantined, `last_failure_reason` its last failure. A retry stores the
+    message again under `message_id`, so that it keeps its place in its stream.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -62,16 +63,17 @@ class PoisonRecord(models.Model):
     last_error = models.TextField(_("last error"), null=True)
     history = models.JSONField(_("history"), default=list)
     fingerprint = models.CharField(_("fingerprint"), max_length=16)
-    #: What its group has in common: the exception's path, or the reason where there was none.
+    #: What its group has in common: the path of the exception, or else the reason.
     exception = models.CharField(_("exception"), max_length=200, default="", db_default="")
     frame = models.CharField(_("place"), max_length=300, default="", db_default="")
     halts = models.BooleanField(_("halts its stream"), default=False)
     poison_count = models.PositiveIntegerField(_("poison count"), default=1)
     source_id = models.BigIntegerField(_("source id"), null=True)
-    #: Where it was imported from.
+    #: The system that it was imported from.
     origin = models.CharField(_("origin"), max_length=200, null=True)
-    #: Of what died again in a dead queue: its one death, where and why. `fingerprint`, `exception`,
-    #: `frame` and `poisoned_at` are of that death too; `moved_at` is when it became a record.
+    #: For a message that died again in a dead queue: where and why it died first. `fingerprint`,
+    #: `exception`, `frame` and `poisoned_at` describe that death too; `moved_at` is when it became
+    #: a record.
     death = models.JSONField(_("death"), null=True)
     moved_at = MomentField(_("moved at"), null=True)
     instance = models.CharField(_("instance"), max_length=200, null=True)
@@ -89,7 +91,7 @@ class PoisonRecord(models.Model):
         verbose_name = _("poison record")
         verbose_name_plural = _("poison records")
         ordering = ("-id",)
-        # Looking at a record is one thing, reading what it carries or acting on it others.
+        # Separate permissions for the record, its payload, and acts on it.
         default_permissions = ("view",)
         permissions = (
             ("view_payload", _("Can see payloads")),
@@ -99,8 +101,8 @@ class PoisonRecord(models.Model):
         )
         indexes = (
             models.Index(fields=["poisoned_at", "id"], name="deadletter_poison_time"),
-            # With the id, in the order of the lists: otherwise the planner may prefer to walk
-            # through time, past everything else, to a group that ended long ago.
+            # With the id, in the order of the lists: otherwise the planner may scan the index on
+            # time, past all other records, to a group that ended long ago.
             models.Index(fields=["queue", "poisoned_at", "id"], name="deadletter_poison_queue"),
             models.Index(
                 fields=["fingerprint", "poisoned_at", "id"], name="deadletter_poison_group"
@@ -117,32 +119,32 @@ class PoisonRecord(models.Model):
                 name="deadletter_poison_instance",
                 condition=~Q(instance=None),
             ),
-            # What was imported is imported once.
+            # Imported records are not imported again.
             models.Index(
                 fields=["queue", "origin", "source_id"],
                 name="deadletter_poison_origin",
                 condition=~Q(origin=None),
             ),
-            # What died again in a dead queue, by the id it had before it was moved there.
+            # Records from dead queues, by the id that the message had before it was moved.
             models.Index(
                 fields=["source_id"],
                 name="deadletter_poison_moved",
                 condition=Q(source_id__isnull=False, origin=None),
             ),
-            # The same, of what was imported before it was moved.
+            # The same for messages that were imported before they were moved.
             models.Index(
                 JSONFact("death", key="origin"),
                 JSONFact("death", key="source_id"),
                 name="deadletter_poison_dead_origin",
                 condition=Q(death__isnull=False),
             ),
-            # How many streams a group holds up.
+            # How many streams a group halts.
             models.Index(
                 fields=["fingerprint"],
                 name="deadletter_poison_halting",
                 condition=Q(halts=True),
             ),
-            # Which streams stand still: read by every claim that meets a stream.
+            # Halted streams: read by every claim that finds a stream.
             models.Index(
                 fields=["queue", "stream", "message_id"],
                 name="deadletter_halted",
@@ -155,12 +157,12 @@ class PoisonRecord(models.Model):
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no worker knew its name: `attempts` then counts deferrals, none was a try."""
+        """True if no worker had its name: `attempts` then counts deferrals, not executions."""
         return bool(self.reason == FailureReason.UNREGISTERED)
 
     @property
     def error_details(self) -> ErrorDetails:
-        """Why it died, as a value: what, whose, how often tried, and the message itself."""
+        """The error as a value, with the message itself."""
         return ErrorDetails.Poison(
             attempts=self.attempts,
             max_attempts=self.max_attempts,

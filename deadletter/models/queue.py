@@ -1,4 +1,4 @@
-"""A queue: a named line of messages with one failure policy, a row an operator can edit."""
+"""Queues: a name and a failure policy, in a row that operators can edit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ..failure_policy import MOST_ATTEMPTS
 from .fields import ReasonPoliciesField, SecondsField
 from .primary import primary_alias
 
-#: An edit has changed the stream policies of queues: sent in its transaction, with `using` and the
-#: `ids` of the queues. The lifecycle wakes what the edit frees.
+#: An edit has changed the stream policies of queues. Sent in its transaction, with `using` and the
+#: `ids` of the queues; the lifecycle wakes the streams that the edit releases.
 stream_policy_changed = Signal()
 
 
@@ -39,10 +39,10 @@ class StreamPolicy(models.TextChoices):
 
 
 class QueueQuerySet(models.QuerySet["Queue"]):
-    """An update of many rows frees streams as `Queue.save` does."""
+    """Updates send `stream_policy_changed`, as `Queue.save` does."""
 
     def named_and_dead(self) -> list[tuple[str, bool]]:
-        """Return each name, and whether other queues send their dead there."""
+        """Return pairs of a name and whether the queue is the dead queue of another."""
         sources = Queue.objects.using(self.db).filter(dead_queue=models.OuterRef("pk"))
         return list(self.values_list("name", models.Exists(sources)))
 
@@ -54,12 +54,12 @@ class QueueQuerySet(models.QuerySet["Queue"]):
                 self.select_for_update().order_by("pk").values_list("pk", "stream_policy")
             )
             changed = super().update(**values)
-            _tell_of_policies(before, self.db)
+            _announce_policies(before, self.db)
         return changed
 
 
 class Queue(models.Model):
-    """The policy is read at the moment of use: an edit acts on the next failure, no restart."""
+    """A queue and its policy, which is read when it is used: an edit needs no restart."""
 
     name = models.CharField(
         _("name"),
@@ -184,31 +184,31 @@ class Queue(models.Model):
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Rows that are read come as positional values; what a caller names comes by keyword.
+        # Django passes the values of a row by position, callers pass theirs by keyword.
         super().__init__(*args, **(kwargs if args else with_destination(kwargs)))
 
     def __str__(self) -> str:
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Validate, also outside forms: a bad policy would only show when a message fails."""
+        """Validate and save: outside forms too, or a bad policy shows when a message fails."""
         using = kwargs.get("using") or router.db_for_write(Queue, instance=self)
-        # Validation asks this database, not the default one.
+        # Validation queries this database, not the default one.
         self._state.db = using
         with transaction.atomic(using=using):
-            # Two queues naming each other at the same moment must see each other.
+            # Lock all rows: two queues that name each other at the same time must see it.
             every = type(self).objects.using(using).select_for_update().order_by("id")
             before = dict(every.values_list("id", "stream_policy"))
             self.full_clean(validate_unique=False, validate_constraints=False)
-            self._refuse_a_second_of_that_name(using)
+            self._check_unique_name(using)
             super().save(*args, **kwargs)
             if self.pk in before:
-                _tell_of_policies({self.pk: before[self.pk]}, using)
+                _announce_policies({self.pk: before[self.pk]}, using)
 
     def clean(self) -> None:
         super().clean()
         if not self.reason_policies:
-            # An empty form field, or "none" on the command line.
+            # None: an empty form field, or "none" on the command line.
             self.reason_policies = {}
         problems = self._dead_queue_problems() | self._halt_problems() | self._number_problems()
         if problems:
@@ -227,8 +227,8 @@ class Queue(models.Model):
     def backoff(self) -> Backoff:
         return Backoff(base=self.backoff_base, cap=self.backoff_cap, jitter=self.jitter)
 
-    def _refuse_a_second_of_that_name(self, using: str) -> None:
-        # Model.validate_unique would look into the default database, whatever is being written.
+    def _check_unique_name(self, using: str) -> None:
+        # Model.validate_unique would query the default database, whatever is written.
         others = type(self).objects.using(using).filter(name=self.name).exclude(pk=self.pk)
         if others.exists():
             raise ValidationError({"name": self.unique_error_message(type(self), ("name",))})
@@ -240,7 +240,7 @@ class Queue(models.Model):
                 return {}
             return {"dead_queue": [gettext("on_poison is dead_queue, but no dead queue is named.")]}
         found = []
-        # Read again: the object given may be older than the row.
+        # Read again: the given object may be older than the row.
         stored = Queue.objects.using(self._alias()).filter(pk=target.pk).first()
         if target is self or target.name == self.name:
             found.append(gettext("A queue cannot be its own dead queue."))
@@ -260,10 +260,10 @@ class Queue(models.Model):
         return {"dead_queue": found} if found else {}
 
     def _halt_problems(self) -> dict[str, list[str]]:
-        """A halt is a poison record: with another destination nothing would be left to halt."""
+        """Report halt without quarantine: a poison record halts the stream."""
         if self.stream_policy != StreamPolicy.HALT or self.on_poison == OnPoison.QUARANTINE:
             return {}
-        # A row of an earlier release may say so: it can still be paused, and edited elsewhere.
+        # A row of an earlier release may have both: it can still be paused and edited otherwise.
         pair = {"stream_policy": self.stream_policy, "on_poison": self.on_poison}
         if self.pk and Queue.objects.using(self._alias()).filter(pk=self.pk, **pair).exists():
             return {}
@@ -279,15 +279,17 @@ class Queue(models.Model):
 
     def _number_problems(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        if self.jitter != self.jitter:  # NaN passes every comparison of the validators
+        if self.jitter != self.jitter:  # NaN passes the comparisons of the validators
             found["jitter"] = [gettext("Must be a number from 0 to 1.")]
-        # What is no duration has been refused by its field; clean() runs all the same.
+        # The field has refused other values than durations, but clean() runs anyway.
         lease, expiry = _duration(self.lease_timeout), _duration(self.expire_timeout)
         if lease is not None and lease <= timedelta(0):
-            found["lease_timeout"] = [gettext("A lease must last longer than nothing.")]
+            found["lease_timeout"] = [gettext("Must be longer than 0.")]
         if expiry is not None:
             if expiry <= timedelta(0):
-                found["expire_timeout"] = [gettext("Messages would be dead on arrival.")]
+                found["expire_timeout"] = [
+                    gettext("Must be longer than 0: messages would expire when they are sent.")
+                ]
             elif lease is not None and lease > expiry:
                 found["expire_timeout"] = [gettext("Must not be shorter than the lease timeout.")]
         return found
@@ -301,15 +303,15 @@ def _names_dead_queue(policy: Mapping[str, Any]) -> bool:
 
 
 def with_destination(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a policy: a dead queue named without `on_poison` means dead_queue."""
+    """Return the policy; a `dead_queue` without `on_poison` sets on_poison to dead_queue."""
     if "on_poison" in policy or not _names_dead_queue(policy):
         return dict(policy)
     return {**policy, "on_poison": OnPoison.DEAD_QUEUE.value}
 
 
-def _tell_of_policies(before: dict[int, str], using: str) -> None:
-    """Say which of these queues have another stream policy now."""
-    # Read again: a save may have been of other fields only.
+def _announce_policies(before: dict[int, str], using: str) -> None:
+    """Send `stream_policy_changed` for the queues whose policy differs from `before`."""
+    # Read again: the save may have left out this field.
     now = dict(Queue.objects.using(using).filter(pk__in=before).values_list("pk", "stream_policy"))
     ids = [pk for pk, policy in before.items() if now.get(pk, policy) != policy]
     if ids:
@@ -323,13 +325,13 @@ def _duration(value: Any) -> timedelta | None:
 @receiver(pre_delete, sender=Queue)
 def refuse_to_orphan(instance: Queue, using: str, **kwargs: Any) -> None:
     """
-    Refuse to delete a queue that has messages, or may get some from a transaction that is open.
+    Refuse to delete a queue that has messages, or may get some from an open transaction.
 
-    There is no foreign key in the database to do it, and the message table is never locked. Who
-    sends has locked it as every INSERT does, before the queue is looked up. So: wait a moment for
-    the transactions that have; look for messages; delete; and when that is committed, and nobody
-    finds the queue any more, wait and look again. If a message came in between, the queue is put
-    back as it was.
+    The database has no foreign key for it, and the message table is never locked as a whole. A
+    sender holds the lock of an INSERT on that table before it looks up the queue. Therefore: wait a
+    moment for the transactions that hold this lock; look for messages; delete; and after the
+    commit, when no sender finds the queue any more, wait and look again. If a message was sent in
+    between, the queue is restored.
     """
     connection = connections[using]
     is_guarded = connection.vendor == "postgresql"
@@ -337,21 +339,21 @@ def refuse_to_orphan(instance: Queue, using: str, **kwargs: Any) -> None:
         raise _in_use(instance, senders)
     _refuse_messages(instance, using)
     if is_guarded:
-        # A copy: whoever deletes the object clears its id.
+        # A copy: the deletion clears the id of the object.
         row = {field.attname: getattr(instance, field.attname) for field in Queue._meta.fields}
-        transaction.on_commit(lambda: _look_again(Queue(**row), using), using=using)
+        transaction.on_commit(lambda: _check_after_commit(Queue(**row), using), using=using)
 
 
-#: Seconds that a deletion waits for transactions that may be sending.
+#: Seconds that a deletion waits for transactions that may send.
 SENDERS_WAIT = 2.0
 
 
 def wait_for_senders(connection: Any, wait: float | None = None) -> list[str]:
     """
-    Wait for the transactions that may have sent something by now; describe those still open.
+    Wait for the transactions that may have sent a message; describe those that are still open.
 
-    Only those open at the beginning: who starts later has seen what this transaction has committed.
-    Nothing is locked: the lock table of the server is read.
+    Only transactions that are open at the beginning count: later ones see what this one has
+    committed. Nothing is locked: pg_locks is read.
     """
     first = _senders(connection)
     left = first
@@ -401,8 +403,8 @@ def _in_use(queue: Queue, senders: list[str]) -> models.ProtectedError:
     )
 
 
-def _look_again(queue: Queue, using: str) -> None:
-    """The deletion is committed: see that nobody was sending, or put the queue back."""
+def _check_after_commit(queue: Queue, using: str) -> None:
+    """After the commit: restore the queue if a message was sent, or may still be sent, to it."""
     senders = wait_for_senders(connections[using])
     try:
         _refuse_messages(queue, using)
@@ -415,11 +417,11 @@ def _look_again(queue: Queue, using: str) -> None:
 
 
 def put_back(queue: Queue, using: str) -> None:
-    """Store a queue again under its own id; under another name if its own is taken by now."""
+    """Store a deleted queue under its id again, with another name if its own is taken."""
     rows = Queue.objects.using(using)
     with transaction.atomic(using=using):
         if rows.filter(name=queue.name).exclude(pk=queue.pk).exists():
             queue.name = f"{queue.name[:150]}-{queue.pk}"
-        # A sweep may have found the messages first, and made a queue for them.
+        # A sweep may have found the messages first and created a queue for them.
         is_there = rows.filter(pk=queue.pk).exists()
         queue.save_base(using=using, force_insert=not is_there, force_update=is_there)

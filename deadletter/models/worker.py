@@ -1,4 +1,4 @@
-"""Who is alive, and which names are held? Written by workers, read by people."""
+"""Worker processes, their deaths, and open circuit breakers. Workers write these rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorkerQuerySet(models.QuerySet["WorkerProcess"]):
 
 
 class WorkerProcess(models.Model):
-    """A worker process, as it last described itself."""
+    """A `run_worker` process, as it last reported itself."""
 
     name = models.CharField(_("name"), max_length=200, unique=True)
     host = models.CharField(_("host"), max_length=200)
@@ -34,9 +34,9 @@ class WorkerProcess(models.Model):
     version = models.CharField(_("version"), max_length=50)
     queues = ReadableJSONField(_("queues"), default=list)
     concurrency = models.PositiveIntegerField(_("concurrency"))
-    #: What it can handle: [kind, name] or [kind, name, version], sorted.
+    #: Its handlers: [kind, name] or [kind, name, version], sorted.
     handlers = ReadableJSONField(_("handlers"), default=list, db_default=[])
-    #: What it runs now: [{"id", "name", "queue", "seconds"}], the longest first.
+    #: Running messages: [{"id", "name", "queue", "seconds"}], the longest first.
     running = models.JSONField(_("running"), default=list)
     held = models.PositiveIntegerField(_("held"), default=0)
     completed = models.PositiveBigIntegerField(_("completed"), default=0)
@@ -61,7 +61,7 @@ class WorkerProcess(models.Model):
 
 
 class WorkerDeath(models.Model):
-    """A worker process that ended without being told to, as its supervisor saw it."""
+    """A worker process that ended unexpectedly, as its supervisor saw it."""
 
     name = models.CharField(_("name"), max_length=200)
     host = models.CharField(_("host"), max_length=200)
@@ -69,11 +69,11 @@ class WorkerDeath(models.Model):
     died_at = MomentField(_("died at"))
     signal = models.PositiveSmallIntegerField(_("signal"), null=True)
     exit_code = models.IntegerField(_("exit code"), null=True)
-    #: The most memory it had, in bytes.
+    #: Peak memory in bytes.
     peak_memory = models.BigIntegerField(_("peak memory"), null=True)
-    #: What it held: [{"id", "name", "queue", "running"}], what it ran first.
+    #: In-flight messages: [{"id", "name", "queue", "running"}], running ones first.
     held = models.JSONField(_("held"), default=list)
-    #: The process that replaced it; empty: none did.
+    #: The process that replaced it; empty: none.
     successor = models.CharField(_("successor"), max_length=200, blank=True)
 
     class Meta:
@@ -90,16 +90,16 @@ class WorkerDeath(models.Model):
 
 class BreakerQuerySet(models.QuerySet["Breaker"]):
     def open(self, now: datetime) -> BreakerQuerySet:
-        """Narrow to names that are held back now."""
+        """Narrow to breakers that are open now."""
         return self.filter(until__gt=now)
 
 
 class Breaker(models.Model):
     """
-    A message name that is held back because its handler keeps failing.
+    An open circuit breaker: messages of this name wait because its handler keeps failing.
 
-    The row outlives `until`: from then on the next message is tried, and its success removes the
-    row. A name that nothing is sent to has no next message, so its row stays.
+    The row stays after `until`: then the next message is tried, and its success removes the row. A
+    name to which nothing is sent keeps its row.
     """
 
     name = models.CharField(_("message name"), max_length=200, unique=True)

@@ -15,7 +15,7 @@ from ..backoff import BreakerPolicy
 from ..conf import NAME, get_settings
 from ..durations import Duration, as_timedelta
 from ..exceptions import TwoHandlers
-from ..failure_policy import UNNAMED, Policy, read_reasons
+from ..failure_policy import UNSET, Policy, read_reasons
 from ..instances import TIMER, Flow, Flows, flows, highest
 from ..lifecycle import Claimed
 from ..lifecycle.internal_queue import PREFIX
@@ -27,7 +27,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _MESSAGE, _ORCHESTRATION = Kind.MESSAGE.value, Kind.ORCHESTRATION.value
 
 #: "As the queue or the settings say", where None means "no limit".
-DEFAULT: Any = UNNAMED
+DEFAULT: Any = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,7 @@ def test_a_dead_queue_that_is_chosen_is_used(admin_client: Client, db) -> None:
         ({"on_poison": "dead_queue"}, "dead_queue", "no dead queue is named"),
         ({"name": "a b"}, "name", "Letters, digits"),
         ({"jitter": 2}, "jitter", "less than or equal to 1"),
-        ({"lease_timeout": "0"}, "lease_timeout", "longer than nothing"),
+        ({"lease_timeout": "0"}, "lease_timeout", "longer than 0"),
         ({"expire_timeout": "5"}, "expire_timeout", "Must not be shorter"),
         ({"backoff_base": "-5"}, "backoff_base", "Enter a duration"),
         ({"cooldown": "-1:00:00"}, "cooldown", "Enter a duration"),

@@ -99,7 +99,7 @@ def test_good_settings_pass(settings, value):
         ({"rules": {}, "channels": {}, "interval": 0.1}, "interval: must be at least a second"),
         ({"rules": {}, "channels": {}, "digest": None}, "digest: expected a duration"),
         ({"rules": {}, "channels": {}, "base_url": "a.org"}, "base_url: expected an address"),
-        ({"rules": {}, "channels": {}, "base_url": "https://a.org/?x"}, "leave out ? and #"),
+        ({"rules": {}, "channels": {}, "base_url": "https://a.org/?x"}, "must not contain ? or #"),
         ({"rules": {}, "channels": {}, "errors": "no"}, "expected True or False"),
     ],
     ids=str,

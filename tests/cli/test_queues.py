@@ -101,7 +101,7 @@ def test_a_queue_is_created_changed_paused_and_resumed(cli, clock):
         (["set", "default", "jitter=nan"], "jitter: Must be a number from 0 to 1"),
         (["set", "default", "cooldown=soon"], "cooldown: expected a duration"),
         (["set", "default", "backoff_base=none"], "backoff_base: This field cannot be null."),
-        (["set", "default", "lease_timeout=0"], "lease_timeout: A lease must last"),
+        (["set", "default", "lease_timeout=0"], "lease_timeout: Must be longer than 0"),
         (["set", "default", "on_poison=explode"], "on_poison: "),
         (["set", "default", "dead_queue=default"], "dead_queue: A queue cannot be its own"),
         (["create", "new", "dead_queue=new"], "dead_queue: A queue cannot be its own"),

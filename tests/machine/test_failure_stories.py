@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from deadletter import FailureReason, operations, send
-from deadletter.failure_policy import UNNAMED, Policy, PolicyInForce, as_json, read_reasons
+from deadletter.failure_policy import UNSET, Policy, PolicyInForce, as_json, read_reasons
 from deadletter.lifecycle import (
     Claimed,
     ClaimRequest,
@@ -99,7 +99,7 @@ def test_a_message_dies_exactly_when_the_model_says_so(clock, policy, seed, stre
     queue = {"max_attempts": chance.choice(LIMITS), "reason_policies": some_reasons(chance)}
     deferrals = chance.choice([None, 0, 1, 3])
     policy(**queue, unregistered_attempts=deferrals)
-    own = chance.choice([UNNAMED, UNNAMED, *LIMITS])
+    own = chance.choice([UNSET, UNSET, *LIMITS])
     handler = Policy(
         max_attempts=own, reasons=read_reasons(chance.choice([{}, some_reasons(chance)]))
     )

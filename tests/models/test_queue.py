@@ -95,11 +95,12 @@ def test_an_unknown_choice_is_refused(field):
 
 
 def test_a_lease_must_last():
-    assert refused("lease_timeout", lease_timeout=0) == "A lease must last longer than nothing."
+    assert refused("lease_timeout", lease_timeout=0) == "Must be longer than 0."
 
 
 def test_messages_must_not_be_dead_on_arrival():
-    assert refused("expire_timeout", expire_timeout=0) == "Messages would be dead on arrival."
+    told = "Must be longer than 0: messages would expire when they are sent."
+    assert refused("expire_timeout", expire_timeout=0) == told
 
 
 def test_a_lease_must_not_outlast_the_expiry():  # B24

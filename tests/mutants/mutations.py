@@ -373,7 +373,7 @@ def _reasons() -> Iterator[Mutation]:
         ),
         (
             "let a cooldown below go before a backoff above",
-            "if level.names_backoff or level.cooldown is None:",
+            "if level.sets_backoff or level.cooldown is None:",
             "if level.cooldown is None:",
             "test_the_level_above_wins_and_what_it_leaves_out_is_the_queues",
         ),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deadletter import FailureReason
 from deadletter.backoff import Backoff
-from deadletter.failure_policy import UNNAMED, Policy, PolicyInForce
+from deadletter.failure_policy import UNSET, Policy, PolicyInForce
 
 SECONDS = st.integers(0, 50).map(lambda n: timedelta(seconds=n))
 REASONS = [
@@ -21,7 +21,7 @@ REASONS = [
 
 
 def maybe(values):
-    return st.one_of(st.just(UNNAMED), values)
+    return st.one_of(st.just(UNSET), values)
 
 
 LEVEL = {
@@ -50,7 +50,7 @@ def table(handler: Policy, queue: Policy, reason: FailureReason) -> list[Policy]
 
 
 def first(rows: list[Policy], key: str):
-    return next(value for row in rows if (value := getattr(row, key)) is not UNNAMED)
+    return next(value for row in rows if (value := getattr(row, key)) is not UNSET)
 
 
 @given(HANDLERS, QUEUES, st.sampled_from(REASONS), st.data())
@@ -66,10 +66,10 @@ def test_the_first_level_that_names_a_value_decides(handler, queue, reason, data
     count = counts[str(int(reason))] if reason in own else attempts
     wait = None
     for row in rows:
-        if row.cooldown is not UNNAMED and row.cooldown is not None:
+        if row.cooldown is not UNSET and row.cooldown is not None:
             wait = row.cooldown
             break
-        if row.cooldown is None or not row.backoff_base is row.backoff_cap is UNNAMED:
+        if row.cooldown is None or not row.backoff_base is row.backoff_cap is UNSET:
             break
     if wait is None:
         backoff = Backoff(base=first(rows, "backoff_base"), cap=first(rows, "backoff_cap"))
@@ -83,7 +83,7 @@ def test_a_message_dies_with_the_first_failure_that_reaches_a_limit(handler, que
     policy = PolicyInForce(queue, handler)
     own = {*handler.reasons, *queue.reasons}
     limits = [first(table(handler, queue, reason), "max_attempts") for reason in own]
-    limits.append(queue.max_attempts if handler.max_attempts is UNNAMED else handler.max_attempts)
+    limits.append(queue.max_attempts if handler.max_attempts is UNSET else handler.max_attempts)
     largest = None if None in limits else max(limits)
     counts: dict[str, int] = {}
     seen: list[FailureReason] = []
