@@ -21,7 +21,7 @@ CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-more chaos check matrix bench bench-admin mutants machine interleavings soak backlog clean
+.PHONY: help demo test test-fast test-more chaos check matrix bench bench-admin mutants machine interleavings soak backlog clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
@@ -32,6 +32,9 @@ demo: $(SITE) ## Run the site with a worker and sample messages, until Ctrl-C (P
 
 test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL 18, the plans also on 16 (ARGS="-k name")
 	@exec $(BIN)/python -m tests.both_databases $(ARGS)
+
+test-fast: $(INSTALLED) ## Run what needs no processes and little time, on both databases (ARGS="-k name")
+	@exec $(BIN)/python -m tests.both_databases --fast $(ARGS)
 
 test-more: $(INSTALLED) ## Run parts of the tests on other servers and pairs (ARGS="--list", ARGS="postgresql-15-plans")
 	@exec $(BIN)/python -m tests.more $(ARGS)

@@ -8,6 +8,7 @@ One after the other with an argument that wants the terminal (-s, --pdb, --trace
 DATABASE_URL names the PostgreSQL server to use; without it a private one lives as long as the run.
 Without arguments the plans run on the older server too: planners differ more than anything else.
 PRIVATE_POSTGRES_VERSION (16, 18, or one that Debian installed) chooses that of the private one.
+`--fast` as the first argument leaves out what is marked `process` or `slow`, and uses pytest-xdist.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tests.private_postgres import private_postgres
 LATER = "tests/worker"
 #: What also runs on another server: version and tests. More of that is in tests.more.
 OLDER, ALSO = "16", "tests/plans"
+#: The arguments of pytest that `--fast` stands for.
+FAST = ("-q", "-m", "not process and not slow", "-n", "2", "--dist", "worksteal")
 POSTGRESQL_SCHEMES = ("postgres://", "postgresql://", "pgsql://", "psql://")
 
 
@@ -132,6 +135,8 @@ def private_version() -> str:
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--fast"]:
+        arguments = [*FAST, *arguments[1:]]
     run = Run(arguments)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, run.interrupt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if marker is not None and connection.vendor != vendor:
                 reason = marker.kwargs.get("reason") or (marker.args or [f"needs {vendor}"])[0]
                 item.add_marker(pytest.mark.skip(reason=f"{vendor} only: {reason}"))
+
+
+#: What Python reports when a process is started.
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
+_started: list[str] = []
+
+
+def _note_start(event: str, arguments: object) -> None:
+    if event in STARTS:
+        _started.append(event)
+
+
+sys.addaudithook(_note_start)
+
+
+@pytest.fixture(autouse=True)
+def starts_no_process_unless_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep `make test-fast` free of processes: a test that starts one carries the marker."""
+    _started.clear()
+    yield
+    if _started and request.node.get_closest_marker("process") is None:
+        pytest.fail(f"the test started a process ({_started[0]}): mark it with pytest.mark.process")
 
 
 @pytest.fixture(scope="session")

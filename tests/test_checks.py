@@ -255,6 +255,7 @@ def app_with_handlers(tmp_path):
     return write
 
 
+@pytest.mark.process
 def test_a_site_without_the_admin_can_be_checked_and_worked_for(manage):
     """Some run their workers with fewer apps; nothing outside the admin may need it."""
     for arguments in (["check"], ["migrate", "-v0"], ["run_worker", "--drain"]):
@@ -263,11 +264,13 @@ def test_a_site_without_the_admin_can_be_checked_and_worked_for(manage):
         assert "deadletter." not in done.stderr
 
 
+@pytest.mark.process
 def test_check_warns_of_a_mode_that_is_missing_and_only_then(manage):
     assert "deadletter.W001" in manage("check", options={}).stderr
     assert "deadletter.W001" not in manage("check", "--database", "default").stderr
 
 
+@pytest.mark.process
 def test_two_handlers_of_one_name_are_an_error_that_names_both(manage, app_with_handlers):
     source = "from deadletter import handler\n@handler('mail.send')\ndef {0}(message): pass\n"
     apps = (
@@ -286,6 +289,7 @@ def test_two_handlers_of_one_name_are_an_error_that_names_both(manage, app_with_
     assert "shop.handlers.ship and inn.handlers.welcome." in done.stderr
 
 
+@pytest.mark.process
 def test_two_flows_of_one_version_are_an_error_that_names_both(manage, app_with_handlers):
     source = (
         "from deadletter.instances import orchestration\n"
@@ -303,6 +307,7 @@ def test_two_flows_of_one_version_are_an_error_that_names_both(manage, app_with_
     assert "shop.handlers.one and post.handlers.other." in done.stderr
 
 
+@pytest.mark.process
 def test_handlers_that_cannot_be_imported_are_a_warning(manage, app_with_handlers):
     done = manage("check", apps=(app_with_handlers("shop", "import no_such_module\n"),))
 

@@ -22,7 +22,10 @@ from django.conf import settings
 
 from tests.patience import PATIENCE, wait_until
 
-pytestmark = pytest.mark.sqlite_only(reason="the demonstration brings its own SQLite database")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.sqlite_only(reason="the demonstration brings its own SQLite database"),
+]
 
 
 class Demo:

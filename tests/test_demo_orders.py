@@ -61,6 +61,7 @@ def test_an_answer_nobody_understands_fails_the_order_and_a_retry_reopens_it(clo
     assert instance_status("shop-1").output == {"shipped": True, "tracking": "TRACK-1"}
 
 
+@pytest.mark.slow
 def test_the_opening_shows_running_completed_and_failed_orders(clock) -> None:
     for name in ("mail", "payments"):
         Queue.objects.get_or_create(name=name)

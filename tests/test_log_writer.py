@@ -178,6 +178,7 @@ def test_a_handler_that_raises_does_not_stop_the_others(slow: Slow, monkeypatch)
     assert slow.texts == ["written"]
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_child_does_not_wait_for_a_thread_of_its_parent(slow: Slow) -> None:
     first = started("first")

@@ -86,30 +86,35 @@ def documented() -> dict[str, tuple[str, frozenset[str]]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_event_is_documented_with_its_keys_and_no_other_is() -> None:
     used = {name: call.keys for call in calls() for name in call.names}
 
     assert used == {name: keys for name, (_level, keys) in documented().items()}
 
 
+@pytest.mark.slow
 def test_the_same_event_has_the_same_keys_everywhere() -> None:
     for call in calls():
         for name in call.names:
             assert call.keys == documented()[name][1], f"{call.place}: {name}"
 
 
+@pytest.mark.slow
 def test_every_event_is_documented_with_its_level() -> None:
     for call in calls():
         level = call.level.split(" if ")[0].removeprefix("logging.").lower()
         assert {documented()[name][0] for name in call.names} == {level}, call.place
 
 
+@pytest.mark.slow
 def test_no_event_carries_what_a_message_carries() -> None:
     for call in calls():
         words = " ".join([*call.keys, call.values])
         assert not [word for word in PRIVATE if word in words], call.place
 
 
+@pytest.mark.slow
 def test_no_key_hides_what_every_line_has() -> None:
     for call in calls():
         assert not call.keys & RESERVED, call.place

@@ -19,6 +19,7 @@ def test_every_file_of_a_part_exists():
     assert [pattern for pattern in sorted(patterns) if not list(ROOT.glob(pattern))] == []
 
 
+@pytest.mark.process
 def test_a_year_of_days_runs_every_part_that_can_run_here():
     able = {name for name, part in more.parts().items() if part.is_available}
 
@@ -62,6 +63,7 @@ def test_an_interpreter_that_is_not_installed_is_skipped_and_named(capsys, monke
     assert "skipped: Python 3.12 is not installed" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_the_matrix_knows_which_interpreters_are_there():
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -74,6 +76,7 @@ def test_a_part_that_nobody_knows_is_an_error(capsys):
     assert "no such part: postgresql-9-plans" in capsys.readouterr().err
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("selection", "code"), [("every_point", 0), ("nothing_has_this_name", 1)])
 def test_the_exit_code_is_that_of_the_tests_and_their_count_is_shown(tmp_path, selection, code):
     (tmp_path / "test_one.py").write_text("def test_every_point():\n    pass\n")
@@ -89,6 +92,7 @@ def test_the_exit_code_is_that_of_the_tests_and_their_count_is_shown(tmp_path, s
     assert ("1 passed" if code == 0 else "1 deselected") in run.stdout
 
 
+@pytest.mark.process
 def test_a_whole_run_adds_the_plans_on_the_older_server(monkeypatch):
     ran = []
     monkeypatch.delenv("DATABASE_URL", raising=False)

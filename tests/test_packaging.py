@@ -14,7 +14,10 @@ from django.conf import settings
 
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.sqlite_only(reason="one wheel for both databases, so once is enough")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.sqlite_only(reason="one wheel for both databases, so once is enough"),
+]
 
 ROOT = Path(settings.BASE_DIR)
 

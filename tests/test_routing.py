@@ -116,6 +116,7 @@ def test_the_command_line_shows_what_is_written(asked):
     assert asked == []
 
 
+@pytest.mark.slow
 def test_every_page_of_the_admin_shows_what_is_written(asked, admin_user, monkeypatch):
     browser = Client()
     browser.force_login(admin_user)

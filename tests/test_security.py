@@ -71,6 +71,7 @@ def test_no_template_trusts_what_it_shows(path: Path):
     assert re.findall(r"\|\s*safe\b|autoescape\s+off|\|\s*safeseq\b", text) == []
 
 
+@pytest.mark.process
 @pytest.mark.sqlite_only(reason="settings are the same on both")
 def test_the_demonstration_site_can_be_deployed_without_a_warning():
     done = subprocess.run(

@@ -356,6 +356,7 @@ def test_an_async_failure_and_an_async_timeout_are_errors(traces: Traces, handle
     assert str(hung.status.description).endswith("TookTooLong: took longer than 0.05 s")
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_the_span_of_a_thread_that_hangs_ends_at_its_limit(
     traces: Traces, handles, policy, caplog
@@ -425,6 +426,7 @@ assert not [name for name in sys.modules if name.startswith("opentelemetry.")]
 """
 
 
+@pytest.mark.process
 def test_the_package_is_not_needed() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT],
@@ -461,6 +463,7 @@ execute_from_command_line(["manage.py", "run_worker", "--drain", "--processes", 
 """
 
 
+@pytest.mark.process
 @pytest.mark.django_db(transaction=True)
 def test_forked_workers_export_their_spans_before_they_end(traces: Traces, tmp_path: Path) -> None:
     with traces.tracer.start_as_current_span("request") as request:

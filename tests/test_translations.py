@@ -38,6 +38,7 @@ def test_every_string_is_translated_and_none_is_a_guess(po: polib.POFile) -> Non
     assert [entry.msgid for entry in po if entry.previous_msgid_plural] == []
 
 
+@pytest.mark.slow
 def test_every_string_of_the_source_is_in_the_translation(po: polib.POFile) -> None:
     """Needs no gettext: `django-admin makemessages -l de --no-location` adds what is missing."""
     known = {(entry.msgid, entry.msgctxt) for entry in po}

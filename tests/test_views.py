@@ -239,6 +239,7 @@ def test_a_failing_probe_sends_nobody_an_email(client: Client, clock, settings, 
     assert mail.outbox == []
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_database_that_is_away_is_503_in_time(client: Client, token, settings) -> None:
     user = User.objects.create_superuser("root")

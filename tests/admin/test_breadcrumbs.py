@@ -33,6 +33,7 @@ def shape(text: str) -> tuple[str, bool, bool]:
     return trail["tag"], "<li" in inside, 'aria-current="page"' in inside
 
 
+@pytest.mark.slow
 def test_every_page_has_the_breadcrumbs_of_djangos_own(admin_client: Client, db):
     own = shape(admin_client.get("/admin/auth/user/").content.decode())
     assert own[0] == ("ol" if django.VERSION >= (6, 1) else "div")

@@ -65,6 +65,7 @@ def test_a_time_may_be_given_by_its_ends(admin_client, counted) -> None:
     assert "03/04/2026 12:28 p.m. – 03/04/2026 12:29 p.m." in html  # noqa: RUF001 - a range
 
 
+@pytest.mark.slow
 def test_every_filter_narrows(admin_client, counted) -> None:
     counted(sent=1)
     counted(failed=2, reason=2)

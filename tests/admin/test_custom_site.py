@@ -71,6 +71,7 @@ def test_the_links_of_a_page_stay_in_its_site(admin_client: Client, rows, page: 
     assert [link for link in links if link.startswith("/admin/")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_a_site_may_have_one_of_the_models_only(admin_client: Client, rows, page: str) -> None:
     models = [page.partition("/")[0]] if page else [model._meta.model_name for model in MODELS]

@@ -12,6 +12,8 @@ from deadletter import clock as clocks
 
 from .every_page import HOSTILE, every_page, hostile_rows, state
 
+pytestmark = pytest.mark.slow
+
 #: What must never be in a page as it is; the rest of the text may be, escaped.
 RAW = ("<script>alert(", "<img src=x", "onerror=alert(2)>", "'><img")
 QUESTIONS = (

@@ -28,6 +28,8 @@ from deadletter.operations import PoisonFilter
 from .every_page import every_page, pages_of_dead_queues
 from .test_error_texts import SECRET, failure_of, rows  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811

@@ -17,6 +17,8 @@ from deadletter import lifecycle, operations, send, start
 from deadletter.lifecycle import Failure
 from deadletter.models import Alert, AuditEntry, Breaker, Instance, Message, Queue, WorkerProcess
 
+pytestmark = pytest.mark.slow
+
 NAMES = sorted(m.__name__ for m in admin.site._registry if m._meta.app_label == "deadletter")
 LOOKUPS = ("", "__exact", "__contains", "__regex", "__startswith", "__gt", "__isnull", "__card")
 VIEWS = tuple(f"view_{name.lower()}" for name in NAMES)

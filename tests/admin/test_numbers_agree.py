@@ -67,6 +67,7 @@ def shown_in_the_list_of_queues(browser) -> dict[str, str]:
     return {state.value: str(queue.counts[state]) for state in State}
 
 
+@pytest.mark.slow
 def test_every_page_command_and_metric_counts_the_same(admin_client, clock, cli):
     wanted = {"pending": 3, "scheduled": 5, "failed": 4, "active": 6, "blocked": 2, "dead": 7}
     every_state(**wanted)
@@ -148,6 +149,7 @@ def test_each_state_is_counted_up_to_its_own_limit(admin_client, crowd):
     }
 
 
+@pytest.mark.slow
 def test_a_number_of_which_none_was_found_is_unknown_and_never_zero_and_more(
     admin_client, crowd, monkeypatch
 ):

@@ -301,6 +301,7 @@ def test_pausing_a_queue_that_is_gone_is_not_found(admin_client: Client, db) -> 
     assert admin_client.post(url("queue", "pause", 987_654)).status_code == 404
 
 
+@pytest.mark.slow
 def test_the_counts_lead_to_the_rows_behind_them(admin_client: Client, poisoned, clock) -> None:
     poisoned("dead")
     failed = send("failed")

@@ -21,6 +21,8 @@ from deadletter.sql.planner import plan_by_index
 from deadletter.testing import frozen_clock
 from tests.plans.conftest import NOW, POISON, SERIES, adapted, fill, run
 
+pytestmark = pytest.mark.slow
+
 #: Of each kind: poison, messages that are due, and messages that are not.
 MANY = 100_000
 #: What counts stop at in these tests, so that the crowd is far above it.

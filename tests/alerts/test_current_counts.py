@@ -17,6 +17,8 @@ from tests.operations.records import dead, many_dead
 from .conftest import SECRET, notices
 from .servers import http_server
 
+pytestmark = pytest.mark.slow
+
 
 def subjects() -> list[str]:
     """Deliver what waits; return the subjects of the mails."""

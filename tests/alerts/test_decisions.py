@@ -16,6 +16,8 @@ from tests.operations.records import dead, many_dead
 
 from .conftest import notices, open_alerts, told
 
+pytestmark = pytest.mark.slow
+
 
 def many_groups(count: int, at: datetime) -> list[str]:
     """Let one message of each of so many groups die; return the fingerprints."""

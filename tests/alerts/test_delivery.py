@@ -29,6 +29,8 @@ from tests.patience import PATIENCE, wait_until
 from .conftest import SECRET, notices
 from .servers import drip_server, http_server, smtp_server
 
+pytestmark = pytest.mark.slow
+
 NOTICE = {
     "version": 1,
     "id": "0123",

@@ -22,7 +22,7 @@ from .conftest import SECRET
 from .servers import Mailbox, Receiver, http_server, smtp_server
 from .test_delivery import verify
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from tests.operations.records import dead
 
 from .conftest import notices, open_alerts, told
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def group(decide) -> Callable[[], str]:

@@ -13,6 +13,8 @@ from deadletter.operations import PoisonFilter
 
 from .test_pages import PAGES, rows  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.process
+
 axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is missing")
 
 MORE = {

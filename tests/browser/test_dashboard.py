@@ -13,6 +13,8 @@ from deadletter.models import Breaker
 
 from .rows import die
 
+pytestmark = pytest.mark.process
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 else:

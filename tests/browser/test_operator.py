@@ -13,6 +13,8 @@ from deadletter.models import AuditEntry, BulkJob, Message, PoisonRecord, Queue
 
 from .rows import die, die_many
 
+pytestmark = pytest.mark.process
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 else:

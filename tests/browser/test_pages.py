@@ -12,6 +12,8 @@ from deadletter.models import Queue
 
 from .rows import die
 
+pytestmark = pytest.mark.process
+
 PAGES = {
     "dashboard": "",
     "dashboard of the last day": "?window=day",

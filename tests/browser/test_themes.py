@@ -17,6 +17,8 @@ from django.conf import settings
 
 from tests.patience import PATIENCE, wait_until
 
+pytestmark = pytest.mark.process
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 

@@ -14,6 +14,8 @@ from .producer import orders
 from .sites import SQLiteSite
 from .workers import ROOT
 
+pytestmark = pytest.mark.process
+
 SEED = 11
 #: Seconds of faults; to start, to heal and to drain takes as long again.
 SECONDS = 10

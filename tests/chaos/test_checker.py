@@ -9,6 +9,8 @@ import pytest
 
 from .checker import Line, Remains, check
 
+pytestmark = pytest.mark.process
+
 
 class Story:
     """Writes a history by hand; every line is one second after the last."""

@@ -25,7 +25,7 @@ from .checker import Line, Remains, check
 from .stage import Actor, stage
 from .workers import ROOT
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 #: Points that only one message passes: a death there is its own.
 OF_A_MESSAGE = {

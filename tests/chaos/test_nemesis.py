@@ -16,6 +16,8 @@ from . import nemesis
 from .nemesis import Nemesis
 from .plan import Fault
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:

@@ -12,6 +12,7 @@ from deadletter.models import Message, PoisonRecord
 from tests.operations.records import dead, entries, failed
 
 
+@pytest.mark.slow
 def test_poison_is_removed_by_id_and_by_filter(cli, clock, counts):
     first, second, third = dead(), dead("bill"), dead("bill")
 
@@ -70,6 +71,7 @@ def test_the_question_says_that_a_halted_stream_will_go_on(cli, clock, policy, a
     assert claim().ids == [follower.id]
 
 
+@pytest.mark.slow
 def test_purge_goes_by_age(cli, clock, counts, policy):
     policy("other")
     dead()

@@ -117,6 +117,7 @@ def test_a_database_that_hangs_is_away_in_time(cli) -> None:
     assert result.lines[1] == "- the database 'silent' did not answer within 0.2 s"
 
 
+@pytest.mark.process
 def test_a_database_that_is_not_migrated_is_said_to_be_so(tmp_path) -> None:
     ran = subprocess.run(
         [sys.executable, "manage.py", "deadletter", "health"],

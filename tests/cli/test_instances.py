@@ -52,6 +52,7 @@ def test_instances_are_listed_with_the_latest_activity_first(cli, orders, option
     assert shown.column("id") == [one["id"] for one in listed.json] == found
 
 
+@pytest.mark.slow
 def test_nothing_found_is_exit_code_1(cli, orders) -> None:
     assert cli("instances", "--name", "other").code == 1
     assert cli("instances", "--status", "completed", "--format", "json").json == []
@@ -82,6 +83,7 @@ def test_one_is_shown_with_its_error_its_log_and_its_poison(cli, orders) -> None
     assert "tok_1" in cli("instance", "show", "order-1", "--reveal").out
 
 
+@pytest.mark.slow
 def test_cancelling_is_tried_first_then_done_under_a_name(cli, orders) -> None:
     dry = cli("instance", "cancel", "order-2", "--why", "withdrawn", "--dry-run")
     silent = cli("instance", "cancel", "order-2", "--yes")
@@ -109,6 +111,7 @@ def test_poison_is_listed_by_instance_and_kind(cli, orders) -> None:
     assert cli("list", "--instance", "order-2").code == 1
 
 
+@pytest.mark.slow
 def test_stats_tell_kinds_and_instances_apart(cli, orders) -> None:
     start("order", instance="order-3")
 
@@ -124,6 +127,7 @@ def test_stats_tell_kinds_and_instances_apart(cli, orders) -> None:
     assert cli("stats", "--format", "json").json["instances"] == {"failed": 1, "running": 2}
 
 
+@pytest.mark.slow
 def test_hostile_names_are_spelled_out(cli, orders) -> None:
     Instance.objects.filter(pk="order-2").update(name="\x1b[2Jevil", parent="\u202e")
 

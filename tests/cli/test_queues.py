@@ -182,6 +182,7 @@ def test_nobody_deletes_a_queue_without_being_asked(cli, clock, policy):
     assert cli("queues", "delete", "spar", "--yes").code == 2
 
 
+@pytest.mark.slow
 def test_durations_are_taken_and_shown_as_people_write_them(cli, clock):
     created = cli(
         "queues", "create", "mail", "backoff_base=1h30m", "cooldown=0.5h", "lease_timeout=90"

@@ -275,6 +275,7 @@ def test_what_dies_while_the_question_is_open_is_not_touched(cli, clock, counts,
     assert list(PoisonRecord.objects.all()) == late
 
 
+@pytest.mark.slow
 def test_long_work_says_how_far_it_is(cli, clock):
     many_dead(2_500)
 

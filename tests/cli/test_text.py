@@ -73,6 +73,7 @@ def test_a_moment_is_ago_or_ahead(clock):
     assert ago(clock.now - timedelta(days=3), clock.now) == "3 d ago"
 
 
+@pytest.mark.slow
 def test_hostile_content_is_harmless_wherever_it_is_printed(cli, clock):
     text = HOSTILE.replace("\ud800", "")  # what a column can hold
     record, waiting = dead(payload={text: text}, headers={"h": text}), failed(stream="s")
@@ -135,6 +136,7 @@ def test_a_stream_that_cannot_encode_gets_escapes(clock):
     assert _encodable("é…", Latin()) == "é\\u2026"
 
 
+@pytest.mark.process
 @pytest.mark.django_db(transaction=True)
 def test_exit_codes_reach_the_shell(tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess:

@@ -23,6 +23,7 @@ def exported(cli, clock, tmp_path):
     return path, ids
 
 
+@pytest.mark.slow
 def test_what_is_exported_is_imported_once(cli, exported):
     path, ids = exported
 
@@ -99,6 +100,7 @@ def test_rows_come_from_standard_input_too(cli, clock, monkeypatch):
     assert result.err == "1\n"
 
 
+@pytest.mark.slow
 def test_bad_questions_are_usage_errors(cli, clock, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("{}\n")
@@ -112,6 +114,7 @@ def test_bad_questions_are_usage_errors(cli, clock, tmp_path):
     assert cli("import", path, "--origin", "x").code == 1
 
 
+@pytest.mark.slow
 def test_an_export_hides_secrets_and_takes_filters(cli, clock, policy):
     policy("tenant-a/mail")
     dead(payload={"card": "4111"}, queue="tenant-a/mail")
@@ -126,6 +129,7 @@ def test_an_export_hides_secrets_and_takes_filters(cli, clock, policy):
     assert table.err == "2 exported\n"
 
 
+@pytest.mark.slow
 def test_source_and_origin_are_in_every_listing(cli, exported):
     path, ids = exported
     cli("import", path, "--origin", "berlin")

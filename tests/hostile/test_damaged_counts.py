@@ -51,6 +51,7 @@ def damage(table: str, column: str, text: str) -> None:
         pytest.skip(f"cannot be stored here: {error}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reasons", [{}, {"WORKER_LOST": {"max_attempts": 20}}], ids=["", "own"])
 @pytest.mark.parametrize("stream", [None, "s"])
 @pytest.mark.parametrize("text", COUNTS.values(), ids=COUNTS)

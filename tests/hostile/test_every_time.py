@@ -21,6 +21,8 @@ from tests.alerts.conftest import rules  # noqa: F401 - a fixture
 
 from .test_times import DAMAGES, damage
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = [
     (model._meta.db_table, field.column)
     for model in apps.get_app_config("deadletter").get_models()

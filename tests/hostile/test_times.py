@@ -18,6 +18,8 @@ from deadletter.durations import EARLIEST, LATEST
 from deadletter.models import Message, PoisonRecord
 from tests.operations.records import dead
 
+pytestmark = pytest.mark.slow
+
 EAST, WEST = timezone(timedelta(hours=14)), timezone(-timedelta(hours=12))
 TOO_FAR = [
     datetime.max.replace(tzinfo=UTC),

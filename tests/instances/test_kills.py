@@ -15,7 +15,7 @@ from tests.processes import Workers, database_url, wait_until, worker_processes
 from tests.sample.journal import DIRECTORY
 from tests.sample.models import Effect
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 #: What the flow decided or was told, in the order in which it must happen.
 DECIDED = {"called", "child_started", "timer_set", "completed"}

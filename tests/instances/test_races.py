@@ -178,6 +178,7 @@ def test_poison_told_by_many_at_once_reaches_each_flow_once(flow):
     assert set(Instance.objects.values_list("status", flat=True)) == {"failed"}
 
 
+@pytest.mark.slow
 def test_one_retries_while_the_other_tells(flow, handles):
     """Either the news is withdrawn, or the instance failed and is reopened, or it is refused."""
     handles("charge", lambda message: "charged")

@@ -25,6 +25,8 @@ from deadletter import (
 from deadletter.instances import flows, take_turn
 from deadletter.models import Message, PoisonRecord
 
+pytestmark = pytest.mark.slow
+
 
 def many(run, event):
     """Call what the input names; complete with all results when they are in."""

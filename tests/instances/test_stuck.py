@@ -28,7 +28,7 @@ from deadletter.lifecycle import sweep
 from deadletter.lifecycle.instances import stuck
 from deadletter.models import Alert, Instance, Message, PoisonRecord
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 
 def order(run, event):

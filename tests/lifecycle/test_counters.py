@@ -28,6 +28,8 @@ from deadletter.lifecycle import (
 from deadletter.lifecycle.counters import writer
 from deadletter.models import NO_REASON, Count, Message, PoisonRecord, Span
 
+pytestmark = pytest.mark.slow
+
 WHAT = ("sent", "completed", "failed", "deferred", "poisoned", "retried", "removed")
 
 

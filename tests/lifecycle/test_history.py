@@ -108,6 +108,7 @@ def test_an_unregistered_name_leaves_no_entry(clock):  # U13
     assert history() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fail", "lease"])
 def test_the_last_25_attempts_are_remembered(clock, policy, how):
     policy(max_attempts=None)

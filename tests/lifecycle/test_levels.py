@@ -40,6 +40,7 @@ def test_levels_come_by_preference_then_by_priority(clock, three):
     assert pairs(found().due) == [("a", -100), ("a", 5), ("b", -1), ("b", 100), ("c", 0)]
 
 
+@pytest.mark.slow
 def test_many_names_come_in_their_order_too(clock, policy):
     names = [f"n{n}" for n in range(FEW + 5)]
     for name in reversed(names):
@@ -165,6 +166,7 @@ def test_the_policy_of_this_moment_holds(clock, policy):
     ]
 
 
+@pytest.mark.slow
 def test_queues_are_shuffled_and_their_priorities_are_not(clock, three):
     orders = set()
     for name in three:

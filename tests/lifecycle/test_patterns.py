@@ -98,6 +98,7 @@ def test_levels_of_queues_that_a_pattern_does_not_match_are_passed_over(clock, t
     ]
 
 
+@pytest.mark.slow
 def test_many_names_and_a_pattern_come_in_their_order(clock, policy):
     names = [f"n{n}" for n in range(FEW + 5)]
     for name in [*reversed(names), "tenant/x"]:

@@ -145,6 +145,7 @@ def test_an_edit_that_is_rolled_back_frees_nothing(clock, policy):
     assert claim().ids == []
 
 
+@pytest.mark.slow
 def test_many_streams_are_freed_by_one_statement(clock, policy, django_assert_max_num_queries):
     policy(stream_policy="strict")
     for n in range(30):

@@ -44,6 +44,7 @@ def fails(clock, message, reason, times=1, **about):
     return outcome, waits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [None, "s"])
 def test_fifteen_outages_and_a_bug_do_not_kill_at_once(clock, counts, policy, stream):  # D28
     policy(max_attempts=5, reason_policies={"TRANSPORT_UNAVAILABLE": {"max_attempts": 20}})

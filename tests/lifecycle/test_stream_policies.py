@@ -288,6 +288,7 @@ def test_the_same_stream_name_in_two_queues_is_two_streams(clock, policy, stream
 FOLLOWERS = 1_000
 
 
+@pytest.mark.slow
 @strict_and_release
 def test_behind_a_head_that_fails_for_ever_a_thousand_followers_go_on_or_wait_unharmed(
     clock, policy, stream_policy

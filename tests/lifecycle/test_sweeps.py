@@ -119,6 +119,7 @@ def test_the_queues_expiry_is_given_to_messages_when_they_are_sent(clock, policy
     }
 
 
+@pytest.mark.slow
 def test_a_sweep_takes_more_than_one_chunk(clock, counts):
     send_many([Outgoing("mail", n, expires_in=1) for n in range(1100)])
     clock.advance(1)

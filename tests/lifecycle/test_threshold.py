@@ -91,6 +91,7 @@ def test_abandons_release_until_the_nth_which_poisons(clock, counts, policy, n):
     assert counts() == {"dead": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [None, "a"])
 def test_without_a_limit_a_message_is_never_given_up(clock, counts, policy, stream):  # B17, C28
     policy(max_attempts=None)

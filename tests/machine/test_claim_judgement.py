@@ -75,6 +75,7 @@ def test_a_handlers_smaller_limit_counts_crashes_too(clock, counts):
     assert counts() == {"dead": 1}
 
 
+@pytest.mark.slow
 def test_a_claim_larger_than_one_look_is_filled(clock, counts):
     ids = send_many([Outgoing("mail") for _ in range(2_500)])
 

@@ -92,6 +92,7 @@ def report(event: str, message: Claimed, model: Model) -> tuple[dict, type | Non
     return {"releases": [Release(message.id, 0, message.token)]}, None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [None, "s"])
 @pytest.mark.parametrize("seed", range(60))
 def test_a_message_dies_exactly_when_the_model_says_so(clock, policy, seed, stream):

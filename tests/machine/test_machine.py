@@ -51,6 +51,8 @@ from deadletter.testing import frozen_clock
 
 from .model import Model, Row, rows
 
+pytestmark = pytest.mark.slow
+
 #: In the suite the same examples every time.
 IN_SUITE = "MACHINE_EXAMPLES" not in os.environ
 EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "100"))

@@ -132,6 +132,7 @@ def test_failed_messages_are_told_by_attempts_and_how_many_are_candidates(clock,
     assert sum(read_depths("default").attempts.values()) == 3
 
 
+@pytest.mark.slow
 def test_failed_messages_are_found_by_their_index(clock):
     send_many([Outgoing("job") for _ in range(3_000)])
     Message.objects.filter(pk=send("job").pk).update(status=32769)

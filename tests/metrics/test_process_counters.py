@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from deadletter.metrics.process_counters import HANDLER, OTHER, TRANSACTION, ProcessCounters, add_up
 
 
@@ -68,6 +70,7 @@ def test_boards_are_added_up():
     assert seen.lost == 6
 
 
+@pytest.mark.process
 def test_what_a_killed_process_counted_stays_and_the_next_one_goes_on():
     counters = ProcessCounters(["a"])
 

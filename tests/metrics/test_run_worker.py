@@ -29,6 +29,7 @@ def wait_for(port: int, name: str, value: float, /, **labels: str) -> Samples:
     return wait_until(seen, why=lambda: str(scrape(port).named(name)))
 
 
+@pytest.mark.process
 def test_a_lone_worker_tells_what_it_did(workers: Workers):
     send_many([Outgoing("sample.work", {}) for _ in range(3)])
     send("sample.effect", {})
@@ -51,6 +52,7 @@ def test_a_lone_worker_tells_what_it_did(workers: Workers):
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_one_port_adds_up_all_processes_and_a_killed_one_keeps_its_counts(workers: Workers):
     gate = send("sample.work", {"gate": "go"}).pk
     second = send("sample.work", {"gate": "go"}).pk
@@ -84,6 +86,7 @@ def test_one_port_adds_up_all_processes_and_a_killed_one_keeps_its_counts(worker
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_the_process_that_answers_is_replaced_on_the_same_port(workers: Workers):
     worker = workers.start("--processes", 2, "--metrics-port", 0)
     port = port_of(worker)
@@ -100,6 +103,7 @@ def test_the_process_that_answers_is_replaced_on_the_same_port(workers: Workers)
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_scrapes_are_answered_until_the_last_handler_has_finished(workers: Workers):
     id = send("sample.work", {"gate": "end"}).pk
     worker = workers.start("--processes", 2, "--grace", 20, "--metrics-port", 0)
@@ -118,6 +122,7 @@ def test_scrapes_are_answered_until_the_last_handler_has_finished(workers: Worke
     assert "Traceback" not in worker.text()
 
 
+@pytest.mark.process
 def test_a_worker_that_replaces_itself_takes_its_port_along(workers: Workers):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -133,6 +138,7 @@ def test_a_worker_that_replaces_itself_takes_its_port_along(workers: Workers):
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_nobody_answers_for_a_killed_supervisor(workers: Workers):
     worker = workers.start("--processes", 2, "--metrics-port", 0)
     port = port_of(worker)
@@ -189,6 +195,7 @@ def test_without_prometheus_client_the_option_is_refused_and_nothing_else(monkey
     assert left.value.code == 0
 
 
+@pytest.mark.process
 def test_the_answer_can_be_had_in_both_formats(workers: Workers):
     worker = workers.start("--metrics-port", 0)
     port = port_of(worker)

@@ -17,6 +17,8 @@ from tests.processes import wait_until
 
 from .scrapes import get
 
+pytestmark = pytest.mark.slow
+
 DEADLINE = 0.5
 
 

@@ -15,6 +15,8 @@ from deadletter.lifecycle import Failure, claim, complete, fail, release
 from deadletter.models import Message, Queue
 from deadletter.operations import import_messages
 
+pytestmark = pytest.mark.slow
+
 ALIAS = "second"
 TABLES = {"deadletter_message", "deadletter_poison", "deadletter_queue"}
 

@@ -141,6 +141,7 @@ def test_too_many_deaths_in_the_window_are_a_problem(worker, clock) -> None:
     assert operations.health(max_poison=2, window=3_601).problems
 
 
+@pytest.mark.slow
 def test_deaths_are_counted_no_further_than_the_limit(worker, clock) -> None:
     many_dead(1_200, poisoned_at=clock.now)
     worker("w1")
@@ -251,6 +252,7 @@ def test_a_database_that_says_nothing_is_away_after_the_time_given() -> None:
     assert not found.reachable
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_probes_of_a_silent_database_do_not_pile_up() -> None:
     def asking() -> int:

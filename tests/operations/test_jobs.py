@@ -115,6 +115,7 @@ def test_a_cancelled_job_is_over(clock, counts):
         operations.control_job(job.pk, "running")
 
 
+@pytest.mark.slow
 def test_a_piece_that_breaks_is_undone_and_done_again(clock, counts, monkeypatch):
     many_dead(25)
     job = start()

@@ -37,6 +37,7 @@ def now_of(entry: int) -> Outcomes:
     return outcomes_of(AuditEntry.objects.get(pk=entry))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swept", [0, 1, 2])
 def test_outcomes_are_those_of_now_whatever_the_sweep_has_seen(clock, swept):
     entry, ids = retried(6)
@@ -85,6 +86,7 @@ def test_a_sweep_between_the_reads_moves_no_number_twice(clock, monkeypatch):
     assert stale.outcomes == expected
 
 
+@pytest.mark.slow
 def test_looking_writes_nothing_and_asks_a_bounded_number_of_questions(clock):
     records = [dead().pk for _ in range(15)]
     for start in range(0, 15, 3):
@@ -115,6 +117,7 @@ def test_the_trail_of_a_message_says_what_became_of_it(clock):
     assert not PoisonRecord.objects.exists()
 
 
+@pytest.mark.slow
 def test_the_pages_of_an_entry_agree_with_its_messages(clock, admin_client):
     entry, ids = retried(5)
     claimed = lifecycle.claim(limit=5, worker="w")

@@ -30,7 +30,7 @@ MANY = int(os.environ.get("DEADLETTER_MANY", "6000"))
 #: Bytes. A piece of 1,000 records takes 2 MB; all 6,000 without pieces would take 10.
 FLAT = 4_000_000
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 class Pulled(BaseException):
@@ -71,6 +71,7 @@ def test_an_interrupted_retry_goes_on_and_does_nothing_twice():
     assert peak - before < FLAT
 
 
+@pytest.mark.process
 def test_a_killed_command_leaves_whole_pieces_and_the_same_command_goes_on(tmp_path):
     many_dead(MANY)
     connection.close()

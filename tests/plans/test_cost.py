@@ -32,6 +32,8 @@ from deadletter.testing import frozen_clock
 
 from .conftest import NOW, assert_bounded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def time():

@@ -92,6 +92,7 @@ def dead(buried: None, db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[di
             yield found
 
 
+@pytest.mark.slow
 def test_groups_are_probes_however_much_lies_in_dead_queues(dead):
     with by_index(connection.alias):
         found = operations.list_groups(limit=10)

@@ -131,6 +131,7 @@ def test_an_idle_claim_beside_201_levels_of_the_future_probes_each_once():
     assert cost.work <= {"postgresql": 6 * 201, "sqlite": 201}[connection.vendor]
 
 
+@pytest.mark.slow
 def test_1_000_queues_that_hold_only_the_future_are_probed_once_and_then_not_at_all():
     fill_each(make_queues(1_000), available_at=NOW + timedelta(hours=1))
 
@@ -145,6 +146,7 @@ def test_1_000_queues_that_hold_only_the_future_are_probed_once_and_then_not_at_
     assert (again.statements, again.work) == (0, 0)
 
 
+@pytest.mark.slow
 def test_the_future_of_other_queues_is_not_read_by_who_asks_for_one():
     one = idle_cost(["default"])
     fill_each(make_queues(1_000), available_at=NOW + timedelta(hours=1))
@@ -170,6 +172,7 @@ def test_a_message_beside_1_000_idle_queues_costs_what_it_costs_alone():
     assert beside.work <= 2 * alone.work + 20
 
 
+@pytest.mark.slow
 def test_1_000_queues_with_a_message_each_are_claimed_in_order():
     queues = make_queues(1_000)
     fill_each(queues, available_at=NOW)
@@ -186,6 +189,7 @@ def test_the_statements_of_an_idle_claim_are_kept_planned():
     assert {"claim", "read_levels", "read_levels_of"} <= prepared.NAMES.keys()
 
 
+@pytest.mark.slow
 def test_the_levels_are_found_by_the_claim_index():
     """Also where the planner takes a full table for an empty one."""
     run("ANALYZE")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def test_the_delay_is_the_formula(base: timedelta, cap: timedelta, attempt: int)
     assert delay // microsecond == min((base // microsecond) * 2**attempt, cap // microsecond)
 
 
+@pytest.mark.slow
 @given(
     attempt=st.integers(0, 100),
     jitter=st.floats(0, 1),

@@ -53,6 +53,7 @@ def test_a_bad_duration_is_refused_with_the_field_named_and_examples(bad: Any):
         as_timedelta(bad, field="lease")
 
 
+@pytest.mark.slow
 @given(value=st.one_of(st.integers(), st.floats(), st.timedeltas(), st.text()))
 def test_everything_gives_a_duration_in_range_or_a_value_error(value: Any):
     try:

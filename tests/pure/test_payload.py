@@ -33,6 +33,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(value=JSON)
 def test_what_is_accepted_reads_back_equal(value: Any):
     assert decode(accept(value)) == value
@@ -50,6 +51,7 @@ def test_what_is_accepted_is_compact_json_without_escapes_a_database_refuses(val
 LEAVES = st.binary() | st.complex_numbers() | TEXT | st.floats() | st.integers()
 
 
+@pytest.mark.slow
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_anything_is_accepted_or_refused_with_the_place_named(value: Any):
     text = place = ""
@@ -210,6 +212,7 @@ def test_what_django_writes_as_text_is_stored_as_that_text(value: Any, text: str
         assert json.loads(json.dumps(sent, cls=DjangoJSONEncoder)) == stored
 
 
+@pytest.mark.slow
 @given(value=JSON)
 def test_what_was_accepted_is_returned_as_it_is_read_back(value: Any):
     assert as_stored(value, accept(value)) == value

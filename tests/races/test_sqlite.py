@@ -30,6 +30,7 @@ from deadletter.models import Message, PoisonRecord
 from .actors import PATIENCE
 
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.sqlite_only(reason="PostgreSQL has its own races"),
     pytest.mark.django_db(transaction=True),
 ]
@@ -123,6 +124,7 @@ def test_processes_on_one_file_execute_every_message_once_and_meet_no_locked_dat
     assert sweep().repaired == 0
 
 
+@pytest.mark.slow
 def test_threads_on_one_file_send_and_settle_at_once(queue, repeated):
     queue.max_attempts = None
     queue.save()

@@ -13,7 +13,10 @@ from django.conf import settings
 from tests.private_postgres import private_server
 from tests.processes import Workers, wait_until
 
-pytestmark = pytest.mark.postgresql_only(reason="SQLite has no connections to run out of")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.postgresql_only(reason="SQLite has no connections to run out of"),
+]
 
 MESSAGES = 100
 #: Each of them wants two connections and more; one is the test's own.

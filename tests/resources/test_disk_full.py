@@ -18,6 +18,8 @@ from tests.processes import Workers, database_url
 
 from .conftest import Disk
 
+pytestmark = pytest.mark.process
+
 #: Sends until it is refused, then looks what is there. A row needs 8 KB.
 FILL = """
 import json

@@ -13,6 +13,8 @@ from deadletter.lifecycle import Failure
 from deadletter.models import Message
 from deadletter.text import ERROR_LIMIT
 
+pytestmark = pytest.mark.process
+
 MB = 2**20
 
 

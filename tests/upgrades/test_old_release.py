@@ -20,7 +20,7 @@ from tests.processes import Workers, wait_until
 
 from .release import Release
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 STREAMS, LENGTH, PLAIN, ORDERS = 5, 12, 40, 6
 

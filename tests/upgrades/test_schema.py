@@ -13,6 +13,8 @@ from django.db import connection
 
 from .release import ROOT, Release
 
+pytestmark = pytest.mark.process
+
 #: Table and column: whether an INSERT must name it, since the database has nothing to fill it with.
 Columns = dict[tuple[str, str], bool]
 

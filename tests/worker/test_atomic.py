@@ -20,6 +20,7 @@ from .rows import attempts, rows
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.process
 def test_killed_between_handler_and_commit_neither_happened_and_the_retry_does_both_once(
     workers: Workers,
 ):
@@ -38,6 +39,7 @@ def test_killed_between_handler_and_commit_neither_happened_and_the_retry_does_b
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_killed_inside_the_handler_nothing_happened(workers: Workers):
     id = send("sample.effect", {"gate": "end"}).pk
     worker = workers.start("--processes", 2)

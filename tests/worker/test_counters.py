@@ -14,7 +14,7 @@ from deadletter.lifecycle import sweep
 from deadletter.models import Count, Message, Queue
 from tests.processes import Workers, wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 
 def total(what: str, **which: object) -> int:

@@ -8,6 +8,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from deadletter.worker.crash_ledger import CrashLedger, LedgerEntry, SlotState
 from deadletter.worker.in_flight import InFlight, InFlightMessage
 from tests.patience import PATIENCE
@@ -30,6 +32,7 @@ def hold(in_flight: InFlight, id: int, token: str = TOKEN) -> InFlightMessage:
     return in_flight.add(message, since=0.0, handler=None)
 
 
+@pytest.mark.process
 def test_a_parent_reads_what_its_child_held_and_how_far_it_got():
     ledger = CrashLedger(slots=8)
     if not (pid := os.fork()):

@@ -23,7 +23,7 @@ from deadletter.worker.process import Worker
 from tests.patience import PATIENCE
 from tests.processes import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.sample.models import Effect
 
 from .rows import attempts, rows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 
 def test_two_workers_execute_each_message_once(workers: Workers):

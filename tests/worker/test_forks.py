@@ -17,7 +17,7 @@ from tests.sample.models import Effect
 
 from .rows import rows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 #: How the copy leaves, and the exit code that its parent sees.
 LEAVES = [("exit", 7), ("raise", 1), ("return", 0)]

@@ -214,6 +214,7 @@ def test_a_generator_is_refused_as_a_handler():
         handler("job.generator")(generator)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("leave", ["atomic", "autocommit", "begin"])
 def test_a_transaction_left_open_is_rolled_back_logged_and_fails_its_message(
     workers: Workers, leave: str
@@ -237,6 +238,7 @@ def test_a_transaction_left_open_is_rolled_back_logged_and_fails_its_message(
     assert list(Effect.objects.values_list("note", flat=True)) == ["inspected"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("leave", ["closed", "language"])
 def test_a_closed_connection_or_another_language_does_not_reach_the_next_message(
     workers: Workers, leave: str

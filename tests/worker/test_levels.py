@@ -34,6 +34,7 @@ def given(monkeypatch) -> list[tuple[Levels | None, Levels | None]]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", ["default", "another"])
 def test_a_worker_that_is_never_idle_finds_what_is_more_urgent(run, handles, given, queue):
     """Its batches are always full of what it knows, until it has found the urgent one."""

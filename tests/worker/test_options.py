@@ -16,7 +16,7 @@ from tests.processes import Workers, wait_until
 
 from .rows import rows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 
 def finished(workers: Workers) -> list[int]:

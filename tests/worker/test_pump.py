@@ -26,7 +26,7 @@ from tests.processes import wait_until
 
 from .rows import attempts, rows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture

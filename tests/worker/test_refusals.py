@@ -41,6 +41,7 @@ def empty(workers: Workers, tmp_path: Path) -> Iterator[Workers]:
         cursor.execute("DROP DATABASE empty WITH (FORCE)")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_worker_without_tables_names_the_command_and_exits(empty: Workers, processes: int):
     worker = empty.start("--processes", processes)
@@ -51,6 +52,7 @@ def test_a_worker_without_tables_names_the_command_and_exits(empty: Workers, pro
     assert "Traceback" not in worker.text()
 
 
+@pytest.mark.process
 def test_a_worker_whose_tables_wait_for_migrations_names_these(empty: Workers):
     environment = {**os.environ, "DATABASE_URL": empty.url}
     environment["DJANGO_SETTINGS_MODULE"] = "tests.settings"
@@ -67,6 +69,7 @@ def test_a_worker_whose_tables_wait_for_migrations_names_these(empty: Workers):
     assert "lacks migrations of deadletter: 0006_" in worker.text()
 
 
+@pytest.mark.process
 def test_a_worker_without_a_column_names_the_command_and_exits(workers: Workers):
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE deadletter_worker RENAME COLUMN host TO ghost")
@@ -99,6 +102,7 @@ def test_a_worker_that_finds_no_tables_after_an_outage_exits_too(site: Site, pro
     assert "Traceback" not in worker.text()
 
 
+@pytest.mark.process
 def test_a_process_that_is_replaced_while_a_table_is_away_does_not_end_the_others(
     workers: Workers,
 ):
@@ -129,6 +133,7 @@ def test_a_worker_without_rights_says_so_and_exits(site: Site):
     assert "user 'guest' of database 'default' lacks rights" in worker.text()
 
 
+@pytest.mark.process
 def test_a_table_that_goes_away_later_is_named_and_the_worker_goes_on_when_it_is_back(
     workers: Workers,
 ):
@@ -156,6 +161,7 @@ def test_a_name_that_does_not_fit_its_column_is_refused_with_the_limit(processes
         call_command("run_worker", "--name", "n" * (limit + 1), "--processes", processes, "--drain")
 
 
+@pytest.mark.process
 def test_a_name_as_long_as_its_column_works(workers: Workers):
     message = send("sample.work")
 
@@ -167,6 +173,7 @@ def test_a_name_as_long_as_its_column_works(workers: Workers):
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 @pytest.mark.django_db(databases=["default", "second"], transaction=True)
 def test_a_worker_without_a_database_works_where_the_router_sends_messages(workers, settings):
     settings.DATABASE_ROUTERS = ["tests.sample.routers.ToSecond"]

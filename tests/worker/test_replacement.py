@@ -20,7 +20,7 @@ from tests.processes import Worker, Workers, _can_write, wait_until
 
 from .rows import leases, rows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 #: Nothing here waits that long; a loaded machine may.
 PATIENCE = 90.0

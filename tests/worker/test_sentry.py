@@ -21,7 +21,7 @@ from deadletter.models import Queue
 from deadletter.operations import messages
 from tests.processes import Workers
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 Event = dict[str, Any]
 

@@ -18,7 +18,7 @@ from tests.processes import Workers, wait_until
 
 from .rows import attempts, leases, rows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 STOPS = [signal.SIGTERM, signal.SIGINT]
 

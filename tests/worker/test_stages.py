@@ -55,6 +55,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # What a handler has done, while it runs.
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["sample.stages", "sample.async_stages"])
 def test_what_was_done_before_an_exchange_survives_a_sigkill(workers: Workers, name: str):
     id = send(name, {"gate": "never"}).pk
@@ -72,6 +73,7 @@ def test_what_was_done_before_an_exchange_survives_a_sigkill(workers: Workers, n
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_a_lone_process_that_is_killed_leaves_the_flag_on_the_row(workers: Workers):
     id = send("sample.stages", {"gate": "never"}).pk
     worker = workers.start("--concurrency", 1, "--poll", 0.1, "--lease", 5)
@@ -142,6 +144,7 @@ def test_nothing_is_written_for_handlers_that_record_nothing(run, handles, state
     assert not Message.objects.exists()
 
 
+@pytest.mark.slow
 def test_each_flag_is_written_once(running, handles, statements, gate):
     reached, go_on = threading.Event(), threading.Event()
 

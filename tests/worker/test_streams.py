@@ -25,6 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 STREAMS = [f"s{n}" for n in range(6)]
 
 
+@pytest.mark.process
 def test_streams_run_in_order_inside_and_side_by_side_between(workers: Workers):
     turns = [stream for _ in range(15) for stream in STREAMS]
     send_many([Outgoing("sample.work", {"sleep": 0.01}, stream=stream) for stream in turns])
@@ -110,6 +111,7 @@ def test_a_stream_may_mix_plain_and_async_handlers(run, handles, policy):
     assert (process.pump.tally.completed, process.pump.tally.failed) == (9, 1)
 
 
+@pytest.mark.slow
 def test_async_handlers_run_side_by_side_up_to_the_concurrency(run, handles):
     running = 0
     most = 0
@@ -130,6 +132,7 @@ def test_async_handlers_run_side_by_side_up_to_the_concurrency(run, handles):
     assert process.pump.tally.completed == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy_name", ["strict", "release"])
 def test_a_run_behind_a_handler_that_hangs_is_given_back_with_its_timeout(
     running, handles, policy, policy_name

@@ -25,7 +25,7 @@ from tests.sample.models import Effect
 
 from .rows import leases, rows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 
 def alive(pid: int) -> bool:

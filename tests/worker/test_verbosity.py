@@ -28,6 +28,7 @@ def send_one_of_each() -> tuple[int, int, int, int]:
     )
 
 
+@pytest.mark.process
 def test_every_message_and_every_traceback_is_shown_at_verbosity_two(workers: Workers) -> None:
     plain, streamed, late, never = send_one_of_each()
 
@@ -47,6 +48,7 @@ def test_every_message_and_every_traceback_is_shown_at_verbosity_two(workers: Wo
     assert all("in work\n" in line["traceback"] for line in failed)
 
 
+@pytest.mark.process
 def test_only_a_death_has_its_traceback_otherwise(workers: Workers) -> None:
     *_others, never = send_one_of_each()
 

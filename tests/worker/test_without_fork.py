@@ -22,7 +22,7 @@ from tests.patience import PATIENCE
 from tests.processes import database_url
 from tests.sample.journal import DIRECTORY
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
 
 #: Runs `manage.py` with its arguments where these names are missing.
 WINDOWS = """

@@ -23,6 +23,8 @@ from deadletter.models import Breaker, Count, PoisonRecord, Queue, State, Worker
 
 from ..conftest import SCRIPT
 
+pytestmark = pytest.mark.slow
+
 HOME = "/admin/deadletter/"
 
 

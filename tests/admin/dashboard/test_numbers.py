@@ -13,6 +13,8 @@ from deadletter import FailureReason, lifecycle, send
 from deadletter.lifecycle import Failure
 from deadletter.models import Breaker, Count, Queue, WorkerProcess
 
+pytestmark = pytest.mark.slow
+
 HOME = "/admin/deadletter/"
 #: Names and headings may have digits, and drawings have labels: none of these is a number of rows.
 SKIPPED = {"svg", "bdi", "th", "script"}

@@ -12,6 +12,8 @@ from django.db import connection
 from deadletter import clock as database_clock
 from deadletter.models import Queue
 
+pytestmark = pytest.mark.slow
+
 #: Of each kind: due, scheduled, failed, parked, dead.
 MANY = 60_000
 #: Rows one statement of a page may read. On the dashboard one statement counts seven times up to

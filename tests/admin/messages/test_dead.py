@@ -217,6 +217,7 @@ def test_the_page_of_the_id_it_had_leads_to_where_it_is(admin_client, login, bur
     assert url("poisonrecord", "change", record.pk) not in html
 
 
+@pytest.mark.slow
 def test_a_list_names_the_command_for_all_of_it(admin_client, login, buried, dead_queue) -> None:
     group = buried[0].fingerprint
     whole = "manage.py deadletter retry --dead-queue dead"

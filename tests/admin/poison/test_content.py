@@ -99,6 +99,7 @@ def test_what_deceives_the_eye_is_named(admin_client: Client, dirty) -> None:
     assert page_text(None) == ""
 
 
+@pytest.mark.slow
 def test_an_error_of_ten_megabytes_does_not_fill_the_page(admin_client: Client, poisoned) -> None:
     record = poisoned()
     PoisonRecord.objects.update(last_error="x" * 10_000_000, verdict="y" * 10_000_000)

@@ -54,6 +54,7 @@ def test_a_page_says_how_far_a_job_is(admin_client: Client, job) -> None:
     assert response.context["progress"].percent == 0
 
 
+@pytest.mark.slow
 def test_a_finished_job_stops_refreshing_and_says_what_became_of_the_messages(
     admin_client: Client, job
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_page_says_when_the_queue_is_paused(admin_client: Client, job) -> None
     assert "“deadletter” is paused" in see(admin_client, job).content.decode()
 
 
+@pytest.mark.slow
 def test_a_job_is_paused_resumed_and_cancelled(login, job) -> None:
     browser = login("view_poisonrecord", "retry_poison")
 

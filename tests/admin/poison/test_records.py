@@ -62,6 +62,7 @@ def test_nothing_is_counted_without_a_limit(admin_client: Client, poisoned) -> N
     assert [sql for sql in counts if "LIMIT" not in sql] == []
 
 
+@pytest.mark.slow
 def test_the_list_is_narrowed_by_every_field(admin_client: Client, poisoned) -> None:
     Queue.objects.create(name="other")
     first = poisoned("mail", error="RuntimeError: first", stream="a")

@@ -23,6 +23,8 @@ from deadletter.operations import PoisonFilter
 
 from ..conftest import url
 
+pytestmark = pytest.mark.slow
+
 RIGHTS = ("view_poisonrecord", "view_payload", "retry_poison", "edit_payload", "remove_poison")
 VIEW, PAYLOAD, RETRY, EDIT, REMOVE = RIGHTS
 
