@@ -186,13 +186,13 @@ def alert_poison(using: str, queue: str = "") -> Any:
 
 
 def _as_record(message: Any) -> Any:
-    burial = read_original_death(message)
+    death = read_original_death(message)
     record = as_record(message, "")
-    record.exception = burial.exception if burial else ""
+    record.exception = death.exception if death else ""
     record.poisoned_at = message.died_at or message.created_at
     # The attributes that `samples` annotates; `moved_as` tells `identify` that it is no record.
-    record.started = (burial and burial.error) or message.start  # type: ignore[attr-defined]
-    record.said = burial.verdict if burial else ""  # type: ignore[attr-defined]
+    record.started = (death and death.error) or message.start  # type: ignore[attr-defined]
+    record.said = death.verdict if death else ""  # type: ignore[attr-defined]
     record.moved_as = message.pk  # type: ignore[attr-defined]
     return record
 

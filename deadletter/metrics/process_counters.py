@@ -110,10 +110,10 @@ class CounterObserver:
         done: list[Completion | Failure | Settled]
         done = [*reports.completions, *reports.failures, *reports.settled]
         for report in done:
-            holding = in_flight.get(report.id)
+            item = in_flight.get(report.id)
             # A message that could not be started (no handler, payload not readable) took no time.
-            if holding is not None and report.seconds is not None:
-                self._counters.handled(holding.message.name, report.seconds)
+            if item is not None and report.seconds is not None:
+                self._counters.handled(item.message.name, report.seconds)
 
     def exchanged(self, seconds: float, reports: Reports, batch: WorkBatch, tally: Tally) -> None:
         if reports:

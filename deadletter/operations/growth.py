@@ -33,7 +33,7 @@ class Growth:
     last_seen: datetime
     hours: tuple[int, ...]
     #: True if all messages are in dead queues: there are no records.
-    is_buried: bool = False
+    is_moved: bool = False
 
     @property
     def day(self) -> int:
@@ -133,5 +133,5 @@ def _growth(seen: _Seen, sample: Sample, hours: Sequence[int]) -> Growth:
         first_seen=seen.first,
         last_seen=seen.last,
         hours=tuple(hours),
-        is_buried=seen.place[0] is None,
+        is_moved=seen.place[0] is None,
     )

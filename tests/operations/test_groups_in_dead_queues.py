@@ -92,5 +92,5 @@ def test_what_grows_in_a_dead_queue_grows(clock, dead):
     (growth,) = growing().fastest
 
     assert growth.hours[-2:] == (1, 2)
-    assert (growth.day, growth.is_buried) == (3, False)
+    assert (growth.day, growth.is_moved) == (3, False)
     assert growing().newest == (growth,)

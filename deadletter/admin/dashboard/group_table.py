@@ -60,10 +60,10 @@ def _line(links: Links, growth: Growth, since: datetime) -> GroupRow:
     }
     url = links.records(fingerprint=growth.fingerprint)
     day_url = links.records(fingerprint=growth.fingerprint, since=since)
-    if growth.is_buried:
+    if growth.is_moved:
         # All of the group is in dead queues: there are no poison records to list.
-        buried = links.to(Message, "message_changelist", group=growth.fingerprint)
-        url, day_url = buried or url, buried or day_url
+        moved = links.to(Message, "message_changelist", group=growth.fingerprint)
+        url, day_url = moved or url, moved or day_url
     return GroupRow(
         growth,
         growth.first_seen > since,
