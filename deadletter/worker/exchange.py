@@ -32,15 +32,14 @@ from ..lifecycle import (
     process_batch,
 )
 from ..logs import event
-from . import connection_pools
+from . import thread_connections
 from .busy_reports import REMINDER, BusyReports, describe_holders
-from .in_flight import InFlight
+from .in_flight import InFlight, StageRecorder
 from .intake import Intake
 from .leases import Leases
 from .observer import Observer
 from .options import Options
 from .reports import Reporter, Reports, Tally
-from .stage_recorder import StageRecorder
 
 T = TypeVar("T")
 
@@ -343,7 +342,7 @@ class ExchangeThread(Generic[T]):
             connections[self._using].dec_thread_sharing()
 
     def _serve(self) -> None:
-        connection_pools.leave_pools()
+        thread_connections.leave_pools()
         while (given := self._calls.get()) is not None:
             call, connection = given
             connections[self._using] = connection

@@ -16,8 +16,7 @@ from ..lifecycle import Failure, Release
 from ..logs import crash
 from .event_loop import EventLoop
 from .execute import Report, execute
-from .in_flight import InFlight, InFlightMessage, Run
-from .outcomes import ENDS_RUN, HandlerOutcomes
+from .in_flight import ENDS_RUN, HandlerOutcomes, InFlight, InFlightMessage, Run
 from .registry import Registry
 from .thread_pool import PoolThread, ThreadPool
 
@@ -41,7 +40,7 @@ class Executors:
         self._loop: EventLoop | None = None
         self._pool = ThreadPool(size=concurrency, work=self._run)
         self.outcomes = HandlerOutcomes(
-            in_flight=in_flight, waiting_runs=self._pool.runs, woken=woken
+            ledger=in_flight.ledger, waiting_runs=self._pool.runs, woken=woken
         )
 
     def put(self, runs: Iterable[Run]) -> None:

@@ -24,7 +24,7 @@ from ..lifecycle.transaction import bounded
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
 from ..patterns import is_pattern, queue_selection
-from . import connection_pools
+from . import thread_connections
 from .breaker import Breakers
 from .crash_ledger import Phase
 from .in_flight import InFlight
@@ -111,7 +111,7 @@ class Housekeeper(threading.Thread):
         self._stopping.set()
 
     def run(self) -> None:
-        connection_pools.leave_pools()
+        thread_connections.leave_pools()
         while not self._stopping.wait(TICK):
             try:
                 self._round()

@@ -21,9 +21,8 @@ from ..status import FailureReason
 from .breaker import Breakers
 from .execute import Overtaken, Report, Settled
 from .failure import log_deferral
-from .in_flight import InFlight, InFlightMessage
+from .in_flight import HandlerOutcomes, InFlight, InFlightMessage
 from .observer import Observer
-from .outcomes import HandlerOutcomes
 from .registry import Handler
 
 
