@@ -38,6 +38,7 @@ class InFlightMessage:
         "cancelled",
         "half",
         "handler",
+        "is_async",
         "message",
         "on_loop",
         "slot",
@@ -58,6 +59,7 @@ class InFlightMessage:
         #: Half of the lease, in seconds.
         self.half = seconds / 2
         self.handler = handler
+        self.is_async = handler is not None and handler.is_async
         #: The stages that the message had reached when it was claimed.
         self.before: Status = message.status
         #: The stages that are known to be on its row.
@@ -113,10 +115,6 @@ class InFlightMessage:
     @property
     def is_decided(self) -> bool:
         return not hasattr(self, "_undecided")
-
-    @property
-    def is_async(self) -> bool:
-        return self.handler is not None and self.handler.is_async
 
     @property
     def is_suspect(self) -> bool:

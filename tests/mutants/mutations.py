@@ -542,11 +542,11 @@ def _stages() -> Iterator[Mutation]:
                 "            if type(report) in ENDS_RUN or item.message.stage:\n"
                 "                return True\n"
                 "        return True\n\n"
-                "    def _execute",
+                "    def cancel",
                 "            if type(report) in ENDS_RUN:\n"
                 "                return True\n"
                 "        return True\n\n"
-                "    def _execute",
+                "    def cancel",
             ),
             python(
                 "worker/in_flight.py",
