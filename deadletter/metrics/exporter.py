@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..forks import at_fork
 from ..logs import crash, event, flush
-from ..worker import connection_pools
+from ..worker import thread_connections
 from .cache import TableReader
 from .process_counters import CounterObserver, ProcessCounters
 from .server import Server, listen
@@ -90,7 +90,7 @@ class Exporter:
 
     def _fork(self) -> None:
         parent = os.getpid()
-        connection_pools.close_all()
+        thread_connections.close_all()
         try:
             self._pid = os.fork()
         except OSError as error:
@@ -109,7 +109,7 @@ class Exporter:
         """Answer scrapes until the supervisor is gone, or kills this process."""
         code = 1
         try:
-            connection_pools.discard_inherited()
+            thread_connections.discard_inherited()
             # A signal to the whole group is for the workers: their metrics can be scraped until
             # they have stopped.
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -126,7 +126,7 @@ class Exporter:
             os._exit(code)
 
     def _server(self, is_needed: Callable[[], bool] = lambda: True) -> Server:
-        tables = TableReader(self._using, prepare=connection_pools.leave_pools)
+        tables = TableReader(self._using, prepare=thread_connections.leave_pools)
 
         def page(accept: str) -> MetricsPage:
             return self._render(accept, processes=self._processes, reading=tables.latest())

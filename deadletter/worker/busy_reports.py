@@ -39,8 +39,9 @@ class BusyReports:
         self._tally = tally
         self._using = using
         self._streams: set[Stream] = set()
+        #: When they are tried again.
+        self.next_try = 0.0
         self._pause = 0.0
-        self._next = 0.0
         self._reminded = -REMINDER
 
     def __len__(self) -> int:
@@ -51,7 +52,7 @@ class BusyReports:
         if not self.ids:
             self._pause = 0.0
         self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
-        self._next = now + self._pause
+        self.next_try = now + self._pause
         self.restore(reports)
         self._remind(now)
 
@@ -63,9 +64,6 @@ class BusyReports:
         others, diverted = reports.split(busy)
         self.restore(diverted)
         return others
-
-    def is_due(self, now: float) -> bool:
-        return bool(self.ids) and now >= self._next
 
     def take(self) -> Reports:
         """Return all reports, for the next try."""

@@ -16,8 +16,7 @@ from .. import crash_points, forks, tracing
 from ..lifecycle import Failure, Release
 from .execute import Report, TookTooLong, admit, completion, finish, is_activity
 from .failure import handler_failure
-from .in_flight import InFlight, InFlightMessage, Run
-from .outcomes import ENDS_RUN, HandlerOutcomes
+from .in_flight import ENDS_RUN, HandlerOutcomes, InFlight, InFlightMessage, Run
 from .registry import Handler, Registry
 
 

@@ -32,15 +32,14 @@ from ..lifecycle import (
     process_batch,
 )
 from ..logs import event
-from . import connection_pools
+from . import thread_connections
 from .busy_reports import REMINDER, BusyReports, describe_holders
-from .in_flight import InFlight
+from .in_flight import InFlight, StageRecorder
 from .intake import Intake
 from .leases import Leases
 from .observer import Observer
 from .options import Options
 from .reports import Reporter, Reports, Tally
-from .stage_recorder import StageRecorder
 
 T = TypeVar("T")
 
@@ -89,7 +88,9 @@ class Exchange:
         tally: Tally,
         observer: Observer | None,
     ) -> None:
+        #: The exchange that is to be applied while the next one is under way.
         self.unapplied: CommittedExchange | None = None
+        self.thread: ExchangeThread[WorkBatch] = ExchangeThread(options.using)
         self._options = options
         self._in_flight = in_flight
         self._busy = busy
@@ -99,14 +100,10 @@ class Exchange:
         self._tally = tally
         self._observer = observer
         self._recorder = StageRecorder(in_flight)
-        self._thread: ExchangeThread[WorkBatch] = ExchangeThread(options.using)
         #: The token of the last claim.
         self._token = ""
         #: When it was last logged that nothing can be claimed.
         self._reminded = -REMINDER
-
-    def stop(self) -> None:
-        self._thread.stop()
 
     def has_progress(self, now: float) -> bool:
         """True if handlers have recorded stages that are not on their rows yet."""
@@ -131,7 +128,7 @@ class Exchange:
             return None
         crash_points.reach("pump.exchanging")
         try:
-            batch = self._carry_out(reports, request, progress)
+            batch = self._process(reports, request, progress)
         except (DataError, IntegrityError) as error:
             self._reporter.restore(reports)
             if not reports:
@@ -155,18 +152,38 @@ class Exchange:
         is_partial = request is not None and bool(request.floors) and batch.levels is None
         return CommittedExchange(reports, batch, room, asked, monotonic() - asked, is_partial)
 
-    def apply(self, exchange: CommittedExchange, *, later: bool) -> None:
-        """Apply an exchange, or leave that for the time of the next one if it can wait."""
-        if later and self._may_wait(exchange):
-            self.unapplied = exchange
-        else:
-            self._apply(exchange)
+    def may_wait(self, exchange: CommittedExchange) -> bool:
+        """
+        True if an exchange can be applied while the next one is under way.
+
+        Not if leases were lost: logging that may need a query on the same connection. And not if a
+        claimed message is still in flight: the report of its old lease would remove the new one.
+        """
+        batch = exchange.batch
+        is_lost = batch.lost or batch.busy or exchange.reports.overtaken
+        return not (is_lost or self._in_flight.has_any(batch.messages))
+
+    def apply(self, exchange: CommittedExchange) -> None:
+        """Remove the reported messages from those in flight, and add the claimed ones."""
+        reports, batch = exchange.reports, exchange.batch
+        self._settled(reports, batch)
+        if self._observer is not None and (reports or exchange.room):
+            self._observer.exchanged(exchange.took, reports, batch, self._tally)
+        if exchange.room:
+            if self._busy:
+                self._busy.discard_claimed(batch)
+            self._intake.take_in(batch, asked=exchange.asked)
+            if self._token == batch.token:
+                self._in_flight.ledger.announce()
+            else:
+                self._in_flight.ledger.announce(self._token)
+            crash_points.reach("pump.taken_in")
 
     def catch_up(self) -> None:
         """Apply the exchange that was left."""
         if self.unapplied is not None:
             exchange, self.unapplied = self.unapplied, None
-            self._apply(exchange)
+            self.apply(exchange)
 
     def try_busy(self) -> None:
         """Report again, in a transaction of their own, the reports that were busy."""
@@ -197,19 +214,6 @@ class Exchange:
         ended = {release.id for release in reports.releases}
         return self._recorder.take(given_back=ended | self._busy.ids)
 
-    def _carry_out(
-        self, reports: Reports, request: ClaimRequest | None, progress: Sequence[Progress]
-    ) -> WorkBatch:
-        """Run the transaction; meanwhile apply the exchange before it, if that is left."""
-        if self.unapplied is None:
-            return self._process(reports, request, progress)
-        self._thread.begin(partial(self._process, reports, request, progress))
-        try:
-            self.catch_up()
-        finally:
-            batch = self._thread.wait()
-        return batch
-
     def _process(
         self,
         reports: Reports,
@@ -218,7 +222,9 @@ class Exchange:
         *,
         careful: bool = False,
     ) -> WorkBatch:
-        return process_batch(
+        """Run the transaction; meanwhile apply the exchange before it, if that is left."""
+        call = partial(
+            process_batch,
             worker=self._options.name,
             completions=reports.completions,
             failures=reports.failures,
@@ -228,33 +234,14 @@ class Exchange:
             careful=careful,
             using=self._options.using,
         )
-
-    def _may_wait(self, exchange: CommittedExchange) -> bool:
-        """
-        True if an exchange can be applied while the next one is under way.
-
-        Not if leases were lost: logging that may need a query on the same connection. And not if a
-        claimed message is still in flight: the report of its old lease would remove the new one.
-        """
-        batch = exchange.batch
-        is_lost = batch.lost or batch.busy or exchange.reports.overtaken
-        return not (is_lost or self._in_flight.has_any(batch.messages))
-
-    def _apply(self, exchange: CommittedExchange) -> None:
-        """Remove the reported messages from those in flight, and add the claimed ones."""
-        reports, batch = exchange.reports, exchange.batch
-        self._settled(reports, batch)
-        if self._observer is not None and (reports or exchange.room):
-            self._observer.exchanged(exchange.took, reports, batch, self._tally)
-        if exchange.room:
-            if self._busy:
-                self._busy.discard_claimed(batch)
-            self._intake.take_in(batch, asked=exchange.asked)
-            if self._token == batch.token:
-                self._in_flight.ledger.announce()
-            else:
-                self._in_flight.ledger.announce(self._token)
-            crash_points.reach("pump.taken_in")
+        if self.unapplied is None:
+            return call()
+        self.thread.begin(call)
+        try:
+            self.catch_up()
+        finally:
+            batch = self.thread.wait()
+        return batch
 
     def _settled(self, reports: Reports, batch: WorkBatch) -> None:
         """Apply reports that were stored; keep those whose rows were busy."""
@@ -343,7 +330,7 @@ class ExchangeThread(Generic[T]):
             connections[self._using].dec_thread_sharing()
 
     def _serve(self) -> None:
-        connection_pools.leave_pools()
+        thread_connections.leave_pools()
         while (given := self._calls.get()) is not None:
             call, connection = given
             connections[self._using] = connection

@@ -16,8 +16,7 @@ from ..lifecycle import Failure, Release
 from ..logs import crash
 from .event_loop import EventLoop
 from .execute import Report, execute
-from .in_flight import InFlight, InFlightMessage, Run
-from .outcomes import ENDS_RUN, HandlerOutcomes
+from .in_flight import ENDS_RUN, HandlerOutcomes, InFlight, InFlightMessage, Run
 from .registry import Registry
 from .thread_pool import PoolThread, ThreadPool
 
@@ -40,8 +39,10 @@ class Executors:
         self._using = using
         self._loop: EventLoop | None = None
         self._pool = ThreadPool(size=concurrency, work=self._run)
+        #: The runs that wait for a thread.
+        self.waiting_runs = self._pool.runs
         self.outcomes = HandlerOutcomes(
-            in_flight=in_flight, waiting_runs=self._pool.runs, woken=woken
+            ledger=in_flight.ledger, waiting_runs=self.waiting_runs, woken=woken
         )
 
     def put(self, runs: Iterable[Run]) -> None:
@@ -57,11 +58,6 @@ class Executors:
             self._loop.put(on_loop)
         if plain:
             self._pool.put(plain)
-
-    @property
-    def are_behind(self) -> bool:
-        """True if runs wait for a thread."""
-        return bool(self._pool.runs)
 
     def _prepare(self, run: Run) -> bool:
         """Link the messages of a run; return True if all of them are for the event loop."""
@@ -98,34 +94,21 @@ class Executors:
             self._in_flight.start(item)
             thread.began(item.started)
             crash_points.reach("handler.starting", item.message)
-            report = self._execute(item)
+            report: Report | Release
+            try:
+                if item.is_async and self._loop is not None:
+                    report = self._loop.wait_for(item)
+                else:
+                    report = execute(item.message, self._handlers, using=self._using)
+            except BaseException as error:  # noqa: BLE001 - logged
+                # Never expected. But the thread must live, and the message must be settled.
+                report = _not_executed(item, error)
             crash_points.reach("handler.returned", item.message)
             if not self.outcomes.add(item, report):
                 return False
             if type(report) in ENDS_RUN or item.message.stage:
                 return True
         return True
-
-    def _execute(self, item: InFlightMessage) -> Report | Release:
-        message, handler = item.message, item.handler
-        try:
-            if self._loop is not None and handler is not None and handler.is_async:
-                return self._loop.wait_for(item)
-            return execute(message, self._handlers, using=self._using)
-        except BaseException as error:  # noqa: BLE001 - logged
-            # Never expected. But the thread must live, and the message must be settled.
-            crash(
-                "execution_failed",
-                "message {name} {message_id} of queue {queue} could not be executed",
-                error,
-                name=message.name,
-                message_id=message.id,
-                queue=message.queue,
-            )
-            policy = None if handler is None else handler.policy
-            return Failure(
-                message.id, error=describe(error).text, token=message.token, policy=policy
-            )
 
     def cancel(self, item: InFlightMessage, now: float) -> bool:
         """
@@ -148,3 +131,18 @@ class Executors:
         else:
             self._pool.add_thread()
         return True
+
+
+def _not_executed(item: InFlightMessage, error: BaseException) -> Failure:
+    """Return the failure of a message that could not be executed, and log it."""
+    message, handler = item.message, item.handler
+    crash(
+        "execution_failed",
+        "message {name} {message_id} of queue {queue} could not be executed",
+        error,
+        name=message.name,
+        message_id=message.id,
+        queue=message.queue,
+    )
+    policy = None if handler is None else handler.policy
+    return Failure(message.id, error=describe(error).text, token=message.token, policy=policy)

@@ -24,7 +24,7 @@ from ..lifecycle.transaction import bounded
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
 from ..patterns import is_pattern, queue_selection
-from . import connection_pools
+from . import thread_connections
 from .breaker import Breakers
 from .crash_ledger import Phase
 from .in_flight import InFlight
@@ -82,7 +82,7 @@ class Housekeeper(threading.Thread):
         self._replace = replace
         self._orphaned = orphaned
         #: The name of this process's row; while it drains, its replacement has the worker's name.
-        self._name = options.name
+        self._row_name = options.name
         self._is_draining = False
         self._stopping = threading.Event()
         self._names: list[str] = []
@@ -111,7 +111,7 @@ class Housekeeper(threading.Thread):
         self._stopping.set()
 
     def run(self) -> None:
-        connection_pools.leave_pools()
+        thread_connections.leave_pools()
         while not self._stopping.wait(TICK):
             try:
                 self._round()
@@ -195,7 +195,7 @@ class Housekeeper(threading.Thread):
         }
         with bounded(using):
             WorkerProcess.objects.using(using).update_or_create(
-                name=self._name,
+                name=self._row_name,
                 # The first heartbeat also writes the identity: a dead process may have left a row
                 # of this name.
                 defaults=state if self._is_introduced else {**state, **identity},
@@ -210,7 +210,7 @@ class Housekeeper(threading.Thread):
         self._is_draining = True
         if self._options.supervisor:
             self._delete_row()
-            self._name, self._is_introduced = draining_name(self._options.name), False
+            self._row_name, self._is_introduced = draining_name(self._options.name), False
         # Last: now the supervisor may start the replacement.
         self._in_flight.ledger.phase = Phase.DRAINING
         self.beat()
@@ -219,7 +219,7 @@ class Housekeeper(threading.Thread):
         try:
             rows = WorkerProcess.objects.using(self._options.using)
             # Host and pid as well: the replacement may have a row of that name by now.
-            own = rows.filter(name=self._name, host=socket.gethostname(), pid=os.getpid())
+            own = rows.filter(name=self._row_name, host=socket.gethostname(), pid=os.getpid())
             with bounded(self._options.using):
                 own.delete()
         except DatabaseError:

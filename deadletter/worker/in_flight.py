@@ -1,17 +1,30 @@
-"""In-flight messages: the messages under lease in this process, and how far each has got."""
+"""
+In-flight messages: the messages under lease in this process, and how far each has got.
+
+`StageRecorder` and `HandlerOutcomes` carry what their handlers did from the executors to the pump.
+"""
 
 from __future__ import annotations
 
+import threading
 from asyncio import Task
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Any
 
-from ..lifecycle import Claimed
-from ..status import FailureReason, Status
+from ..lifecycle import Claimed, Completion, Failure, Progress, Release
+from ..status import STAGE_BITS, FailureReason, Status
 from .crash_ledger import CrashLedger, SlotState
+from .execute import Overtaken, Report
 from .registry import Handler
+
+#: Seconds until a row that another transaction has locked is tried again.
+BUSY_PAUSE = 0.25
+
+FAILED = frozenset((Failure, Overtaken))
+#: After one of these, the rest of a run is not started.
+ENDS_RUN = FAILED | {Release}
 
 
 class InFlightMessage:
@@ -25,6 +38,7 @@ class InFlightMessage:
         "cancelled",
         "half",
         "handler",
+        "is_async",
         "message",
         "on_loop",
         "slot",
@@ -45,6 +59,7 @@ class InFlightMessage:
         #: Half of the lease, in seconds.
         self.half = seconds / 2
         self.handler = handler
+        self.is_async = handler is not None and handler.is_async
         #: The stages that the message had reached when it was claimed.
         self.before: Status = message.status
         #: The stages that are known to be on its row.
@@ -102,10 +117,6 @@ class InFlightMessage:
         return not hasattr(self, "_undecided")
 
     @property
-    def is_async(self) -> bool:
-        return self.handler is not None and self.handler.is_async
-
-    @property
     def is_suspect(self) -> bool:
         """True if a process died while it ran the message, and this is the last attempt."""
         if self.message.last_failure is not FailureReason.WORKER_LOST:
@@ -132,6 +143,8 @@ class InFlightMessage:
 
 #: Messages that one executor handles in order: a stream's run, or a single message.
 Run = list[InFlightMessage]
+#: An in-flight message and what is to be reported of it.
+HandlerOutcome = tuple[InFlightMessage, Report | Release]
 
 
 class InFlight:
@@ -187,19 +200,122 @@ class InFlight:
         self.ledger.mark(item.slot, SlotState.RUNNING)
         item.started = self._clock()
 
-    def finish(self, item: InFlightMessage, *, failed: bool) -> None:
-        self.ledger.mark(item.slot, SlotState.FAILED if failed else SlotState.DONE)
-
-    def finish_stage(self, item: InFlightMessage, flags: int) -> None:
-        self.ledger.mark_staged(item.slot, flags)
-
-    def give_back(self, item: InFlightMessage) -> None:
-        """Mark a message whose handler this worker cancelled: a crash now charges no attempt."""
-        self.ledger.mark(item.slot, SlotState.WAITING)
-
     def running(self) -> list[InFlightMessage]:
         """Return the messages whose handlers run, the longest-running first."""
         return sorted((item for item in self if item.is_running), key=lambda item: item.started)
 
     def waiting(self) -> list[InFlightMessage]:
         return [item for item in self if item.is_waiting]
+
+
+class StageRecorder:
+    """
+    Stages that handlers record while they run (`message.done`), written by the next exchange.
+
+    They are on the row before the attempt ends. A process that is killed later loses none of the
+    stages that an exchange has written. A message whose handler records nothing costs nothing.
+    Called by the pump, in its thread. Handlers only append their message to a queue.
+    """
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
+        self._pending: dict[int, Claimed] = {}
+        self._next = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """True if stages were recorded that no exchange has tried to write."""
+        return bool(self._in_flight.recorded) or (bool(self._pending) and now >= self._next)
+
+    def take(self, *, given_back: Collection[int]) -> list[Progress]:
+        """
+        Return the stages to write now. They stay pending until `written` confirms them.
+
+        Attempts that have ended are left out, since their reports carry the stages; except
+        releases (`given_back`), which do not.
+        """
+        recorded = self._in_flight.recorded
+        for _ in range(len(recorded)):
+            message = recorded.popleft()
+            self._pending[message.id] = message
+        found = []
+        for id, message in list(self._pending.items()):
+            item = self._in_flight.get(id)
+            flags = _unwritten(item, message) if item is not None else 0
+            if flags and (item.is_running or id in given_back):  # type: ignore[union-attr]
+                found.append(Progress(id, flags, message.token))
+            else:
+                del self._pending[id]
+        return found
+
+    def written(self, progress: Sequence[Progress], ids: Collection[int]) -> None:
+        """Note which of the tried stages (`ids`) are on their rows; try the others again later."""
+        for step in progress:
+            item = self._in_flight.get(step.id)
+            if step.id in ids and item is not None and item.message.token == step.token:
+                item.written |= step.flags
+                # Stages that were recorded since then are in the queue again.
+                self._pending.pop(step.id, None)
+        if len(ids) < len(progress):
+            self._next = monotonic() + BUSY_PAUSE
+
+
+def _unwritten(item: InFlightMessage, message: Claimed) -> int:
+    """Return the recorded stages that the row lacks. A next stage comes with the report."""
+    if item.message is not message:
+        return 0
+    return int(message.status) & ~item.written & ~message.stage & STAGE_BITS
+
+
+class HandlerOutcomes:
+    """Filled by executors in their threads, and by the pump for them; emptied by the pump."""
+
+    def __init__(
+        self, *, ledger: CrashLedger, waiting_runs: Collection[Run], woken: threading.Event
+    ) -> None:
+        #: Each entry belongs into one transaction: an outcome, or a failure and what it releases.
+        self.ready: deque[Sequence[HandlerOutcome]] = deque()
+        #: The number of outcomes that wake the pump although runs still wait for a thread.
+        self.enough = 1
+        self._ledger = ledger
+        self._waiting_runs = waiting_runs
+        self._woken = woken
+
+    def add(self, item: InFlightMessage, report: Report | Release) -> bool:
+        """Add an outcome; return False if the pump has given up on it and replaced its thread."""
+        if not item.decide():
+            return False
+        if type(report) in ENDS_RUN or item.message.stage:
+            if isinstance(report, Release):
+                # This worker cancelled its handler: a crash now charges no attempt.
+                self._ledger.mark(item.slot, SlotState.WAITING)
+            elif isinstance(report, Completion):
+                self._ledger.mark_staged(item.slot, int(report.status))
+            else:
+                failed = type(report) in FAILED
+                self._ledger.mark(item.slot, SlotState.FAILED if failed else SlotState.DONE)
+            if item.behind:
+                behind = _released(behind for behind in item.behind if behind.take())
+                self.ready.append([(item, report), *behind])
+            else:
+                self.ready.append(((item, report),))
+        else:
+            self._ledger.mark(item.slot, SlotState.DONE)
+            self.ready.append(((item, report),))
+        if (len(self.ready) >= self.enough or not self._waiting_runs) and not self._woken.is_set():
+            self._woken.set()
+        return True
+
+    def give_back(self, items: Iterable[InFlightMessage]) -> None:
+        """Release those of these messages that were not started."""
+        self.abandon(item for item in items if item.take())
+
+    def abandon(self, items: Iterable[InFlightMessage]) -> None:
+        """Release messages even if their handlers run; the results of those come too late."""
+        if released := _released(items):
+            self.ready.append(released)
+
+
+def _released(items: Iterable[InFlightMessage]) -> list[HandlerOutcome]:
+    return [
+        (item, Release(item.message.id, 0, item.message.token)) for item in items if item.decide()
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from time import monotonic
 
 from ..alerts.notice import NAME as NOTICE
@@ -62,14 +61,11 @@ class Intake:
         self._is_tried = False
         #: Alert notices that are being delivered.
         self._deliveries: list[InFlightMessage] = []
+        #: The number of messages to have in flight: what can run at once, and AHEAD beyond it.
+        self.wanted = min(executors.concurrency, 2 * options.batch)
+        #: Messages handled in a second.
         self._rate = 0.0
         self._measured = monotonic()
-
-    @property
-    def wanted(self) -> int:
-        """The number of messages to have in flight: what can run at once, and AHEAD beyond it."""
-        ahead = math.ceil(self._rate * AHEAD)
-        return min(self._executors.concurrency + ahead, 2 * self._options.batch)
 
     def room(self, now: float, *, unreported: int) -> int:
         """Return the number of messages to claim, if so many are in flight and not reported."""
@@ -79,6 +75,8 @@ class Intake:
             finished = self._reporter.finished
             self._rate = max(finished / elapsed, self._rate * math.exp(-elapsed))
             self._measured, self._reporter.finished = now, 0
+            ahead = math.ceil(self._rate * AHEAD)
+            self.wanted = min(self._executors.concurrency + ahead, 2 * self._options.batch)
         return min(self.wanted - unreported, self._options.batch)
 
     def request(self, room: int, token: str) -> ClaimRequest:
@@ -87,8 +85,18 @@ class Intake:
         levels = self._levels
         if levels is not None and now - levels.read > WHOLE_LOOK:
             levels, self._floors = None, {}
+        # If its levels do not fill the batch, the claim looks for others, too.
+        may_rediscover = (
+            levels is None
+            or self.heard != self._heard_before
+            or now - levels.read >= REST * levels.seconds
+            or self._options.drain
+        )
+        queues = self._options.queues
+        if queues is not None and not self._may_deliver:
+            queues = [name for name in queues if name != INTERNAL_QUEUE]
         return ClaimRequest(
-            self._open_queues(),
+            queues,
             room,
             self._options.lease,
             token=token,
@@ -97,7 +105,7 @@ class Intake:
             levels=levels,
             policies=self._handlers.policies(),
             knows=self._handlers.knows,
-            rediscover=levels is None or self._may_rediscover(levels, now),
+            rediscover=may_rediscover,
             shuffle=self._options.queues is None,
         )
 
@@ -151,21 +159,9 @@ class Intake:
             self._is_tried = True
             self._executors.put([run])
 
-    def _may_rediscover(self, levels: Levels, now: float) -> bool:
-        """True if a claim whose levels do not fill the batch looks for other levels, too."""
-        is_notified = self.heard != self._heard_before
-        is_rested = now - levels.read >= REST * levels.seconds
-        return is_notified or is_rested or self._options.drain
-
-    def _open_queues(self) -> Sequence[str] | None:
-        """Return the queues to claim from, without the internal one while deliveries are full."""
-        queues = self._options.queues
-        if queues is None or self._may_deliver:
-            return queues
-        return [name for name in queues if name != INTERNAL_QUEUE]
-
     @property
     def _may_deliver(self) -> bool:
+        """True if another alert notice may be delivered; otherwise its queue is not claimed."""
         if not self._deliveries:
             return True
         self._deliveries = [item for item in self._deliveries if not item.is_decided]

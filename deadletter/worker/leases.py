@@ -157,8 +157,7 @@ class Leases:
         deadline = item.deadline
         if deadline is None or now < deadline:
             return
-        is_async = item.handler is not None and item.handler.is_async
-        if is_async and now < deadline + CANCELLATION:
+        if item.is_async and now < deadline + CANCELLATION:
             return
         message, handler = item.message, item.handler
         seconds = handler.seconds if handler else None

@@ -13,7 +13,7 @@ from django.db.utils import Error as DatabaseError
 
 from ..lifecycle import CHANNEL
 from ..logs import event
-from . import connection_pools
+from . import thread_connections
 
 #: Seconds between two checks for a stop on a silent connection.
 _PATIENCE = 5.0
@@ -48,7 +48,7 @@ class Listener(threading.Thread):
 
     def run(self) -> None:
         delay = FIRST_DELAY
-        connection_pools.leave_pools()
+        thread_connections.leave_pools()
         while not self._stopping.is_set():
             try:
                 self._listen()
@@ -87,7 +87,7 @@ class Listener(threading.Thread):
         From another one: the answer to a NOTIFY on this connection may bring its notification along
         even where none would arrive later.
         """
-        other = connection_pools.unpooled(self._using)
+        other = thread_connections.unpooled(self._using)
         try:
             with other.cursor() as cursor:
                 cursor.execute(f"NOTIFY {CHANNEL}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.apps import apps
 from django.db import DataError, IntegrityError, ProgrammingError, connections
 
 #: Classes of SQLSTATE that pass by themselves: connections, transaction rollbacks, resources,
@@ -56,19 +55,6 @@ def advice(error: BaseException, *, using: str) -> str:
             "DELETE on the tables of deadletter, and USAGE on their sequences"
         )
     return ""
-
-
-def check_tables(using: str) -> None:
-    """Select every column of every table. Raises: the database's error if one is missing."""
-    connection = connections[using]
-    quote = connection.ops.quote_name
-    with connection.cursor() as cursor:
-        for model in apps.get_app_config("deadletter").get_models():
-            columns = [field.column for field in model._meta.concrete_fields]
-            names = ", ".join(quote(column) for column in columns if column)
-            cursor.execute(
-                f"SELECT {names} FROM {quote(model._meta.db_table)} WHERE 1 = 0"  # noqa: S608
-            )
 
 
 def _state(error: BaseException) -> str | None:

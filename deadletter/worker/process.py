@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from django.apps import apps
 from django.db import connections
 
 from .. import tracing
 from ..forks import CAN_FORK
 from ..logs import event, flush
-from . import connection_pools
+from . import thread_connections
 from .breaker import Breakers
 from .busy_reports import BusyReports
 from .crash_ledger import CrashLedger, Phase
@@ -29,7 +30,6 @@ from .leases import Leases
 from .listener import Listener
 from .observer import Observer
 from .options import Options
-from .outages import check_tables
 from .pump import Pump
 from .registry import Registry, registry
 from .reports import Reporter, Tally
@@ -124,7 +124,7 @@ class Worker:
 
     def _pump(self) -> None:
         try:
-            connection_pools.leave_pools()
+            thread_connections.leave_pools()
             self.pump.run()
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             self._crash = error
@@ -284,6 +284,19 @@ def connect_pump(
     )
 
 
+def check_tables(using: str) -> None:
+    """Select every column of every table. Raises: the database's error if one is missing."""
+    connection = connections[using]
+    quote = connection.ops.quote_name
+    with connection.cursor() as cursor:
+        for model in apps.get_app_config("deadletter").get_models():
+            columns = [field.column for field in model._meta.concrete_fields]
+            names = ", ".join(quote(column) for column in columns if column)
+            cursor.execute(
+                f"SELECT {names} FROM {quote(model._meta.db_table)} WHERE 1 = 0"  # noqa: S608
+            )
+
+
 def _listed(names: Sequence[str]) -> str:
     """Return as many names as fit into one line, and the number of the others."""
     shown: list[str] = []
@@ -307,7 +320,7 @@ def leave(code: int, *, at_once: bool) -> None:
     if at_once:
         flush()
         os._exit(code)
-    connection_pools.close_all()
+    thread_connections.close_all()
     sys.exit(code)
 
 

@@ -91,23 +91,21 @@ class Pump:
         """Turn until nothing is left to do: after a stop, or when a drain has finished."""
         try:
             while not self.is_done:
-                self._try_turn()
+                try:
+                    if self.prepare is not None:
+                        self.prepare()
+                        self.prepare = None
+                    self.turn()
+                except DatabaseError as error:
+                    self._survive(error)
+                else:
+                    self._schedule.outage = 0.0
+                    self.turned = monotonic()
                 self._wait()
-            self._log_left()
+            if self._busy:
+                self._log_left()
         finally:
-            self._exchange.stop()
-
-    def _try_turn(self) -> None:
-        try:
-            if self.prepare is not None:
-                self.prepare()
-                self.prepare = None
-            self.turn()
-        except DatabaseError as error:
-            self._survive(error)
-        else:
-            self._schedule.outage = 0.0
-            self.turned = monotonic()
+            self._exchange.thread.stop()
 
     @property
     def is_done(self) -> bool:
@@ -154,12 +152,13 @@ class Pump:
             self._exchange.catch_up()
             self._give_back(now)
         elif woken:
-            self._schedule.heard(now)
+            # Messages sent right after a notification have none of their own: keep pauses short.
+            self._schedule.last_sign = now
         self.leases.check(now)
         self._reporter.collect()
         self.leases.release_expired(self._reporter.pending, now)
         self._intake.try_suspect()
-        if self._busy.is_due(now) or (self._busy and now >= self._stop_at):
+        if self._busy and now >= min(self._busy.next_try, self._stop_at):
             self._exchange.try_busy()
         self._tried_last = now >= self._stop_at
         pending = self._reporter.pending
@@ -198,7 +197,13 @@ class Pump:
             return
         if room:
             self._plan_ahead(exchange)
-        self._exchange.apply(exchange, later=self._is_pressed)
+        # If executors have finished more than enough for the next exchange meanwhile, the database
+        # is the bottleneck: the next exchange leaves before the result of this one is applied.
+        is_pressed = self._claiming and len(self._executors.outcomes.ready) >= PRESSING
+        if is_pressed and not self._reporter.is_unsure and self._exchange.may_wait(exchange):
+            self._exchange.unapplied = exchange
+        else:
+            self._exchange.apply(exchange)
 
     def _plan_ahead(self, exchange: CommittedExchange) -> None:
         """Decide when to claim again, and whether a drain has finished."""
@@ -216,20 +221,6 @@ class Pump:
             or len(self._in_flight) > exchange.done
         ):
             self._claiming = False
-
-    @property
-    def _is_pressed(self) -> bool:
-        """
-        True if the next exchange should leave before the result of the last one is applied.
-
-        Executors have finished more than enough for it while the database was at work, so the
-        database is the bottleneck.
-        """
-        return (
-            self._claiming
-            and len(self._executors.outcomes.ready) >= PRESSING
-            and not self._reporter.is_unsure
-        )
 
     def _give_back(self, now: float) -> None:
         """While stopping: release what waits now, and what runs when the grace is over."""
@@ -256,16 +247,15 @@ class Pump:
 
     def _log_left(self) -> None:
         """Log the messages whose outcomes could not be stored; their leases run out."""
-        if self._busy:
-            event(
-                logging.WARNING,
-                "reports_left",
-                "{count} messages are done but not settled: another transaction has locked them. "
-                "They run again when their leases end",
-                count=len(self._busy),
-                message_ids=sorted(self._busy.ids)[:20],
-                worker=self.options.name,
-            )
+        event(
+            logging.WARNING,
+            "reports_left",
+            "{count} messages are done but not settled: another transaction has locked them. "
+            "They run again when their leases end",
+            count=len(self._busy),
+            message_ids=sorted(self._busy.ids)[:20],
+            worker=self.options.name,
+        )
 
     def _wait(self) -> None:
         """Sleep until something is due, or an executor, a notification or a signal wakes it."""
@@ -282,7 +272,7 @@ class Pump:
             pause = FLUSH
         elif len(self._in_flight):
             # Executors with runs in their queue wake the pump only when half of them is done.
-            pause = 2 * FLUSH if self._executors.are_behind else INTERVAL
+            pause = 2 * FLUSH if self._executors.waiting_runs else INTERVAL
         if self._claiming and len(self._in_flight) - len(self._busy) < self._intake.wanted:
             pause = min(pause, self._schedule.next_look - monotonic())
         if pause > 0:
@@ -331,12 +321,9 @@ class ClaimSchedule:
         #: Seconds until the database is tried again; 0.0 while it answers.
         self.outage = 0.0
         self._poll = poll
+        #: When a claim last found messages, or the pump was woken.
+        self.last_sign = 0.0
         self._pause = 0.0
-        self._last_sign = 0.0
-
-    def heard(self, now: float) -> None:
-        """Keep pauses short: messages sent right after a notification have none of their own."""
-        self._last_sign = now
 
     def postpone(self, now: float) -> None:
         """Try again soon: there was no room to claim."""
@@ -345,13 +332,13 @@ class ClaimSchedule:
     def looked(self, now: float, *, found: int, room: int) -> None:
         """Plan the next claim: at once if there may be more messages."""
         if found:
-            self._last_sign = now
+            self.last_sign = now
             self._pause = 0.0
         if found >= room:
             self.next_look = now
             return
         limit = self._poll
-        if now - self._last_sign < ALERT:
+        if now - self.last_sign < ALERT:
             limit = min(limit, 4 * SHORTEST_PAUSE)
         self._pause = min(max(self._pause * 2, SHORTEST_PAUSE), limit)
         self.next_look = now + self._pause

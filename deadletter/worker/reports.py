@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -21,9 +21,8 @@ from ..status import FailureReason
 from .breaker import Breakers
 from .execute import Overtaken, Report, Settled
 from .failure import log_deferral
-from .in_flight import InFlight, InFlightMessage
+from .in_flight import HandlerOutcomes, InFlight, InFlightMessage
 from .observer import Observer
-from .outcomes import HandlerOutcomes
 from .registry import Handler
 
 
@@ -114,12 +113,6 @@ class Reports:
     def ids(self) -> set[int]:
         return {report.id for report in self.all()}
 
-    def all_ids(self) -> Iterator[int]:
-        """Yield the ids of all messages that leave this process once this is reported."""
-        for reports in (self.completions, self.failures, self.releases, self.settled):
-            yield from [report.id for report in reports]
-        yield from self.overtaken
-
     def count(self, batch: WorkBatch, tally: Tally) -> None:
         """Add the result of the transaction to the tally."""
         for failure in self.failures:
@@ -133,24 +126,18 @@ class Reports:
                 tally.failed += 1
         lost = set(batch.lost)
         tally.poisoned += len(batch.dead)
-        tally.completed += _count_kept(self.completions, lost) + len(self.settled)
-        tally.completed -= self._count_stages(batch, tally)
-        tally.released += _count_kept(self.releases, lost)
-        tally.lost += len(lost) + len(self.overtaken)
-
-    @property
-    def stages(self) -> list[Completion]:
-        """Completions that finish a stage, not the message."""
-        return unpublished(self.completions)
-
-    def _count_stages(self, batch: WorkBatch, tally: Tally) -> int:
-        """Count finished stages; return the number of completions that finished no message."""
-        outcomes = [batch.outcomes.get(item.id) for item in self.stages]
+        tally.completed += len(self.completions) + len(self.settled)
+        tally.released += len(self.releases)
+        if lost:
+            tally.completed -= sum(done.id in lost for done in self.completions)
+            tally.released -= sum(release.id in lost for release in self.releases)
+        outcomes = [batch.outcomes.get(item.id) for item in unpublished(self.completions)]
         staged = sum(isinstance(outcome, Staged) for outcome in outcomes)
-        refused = sum(isinstance(outcome, Refused) for outcome in outcomes)
-        settled = sum(item.is_stage for item in self.settled)
-        tally.staged += staged + settled
-        return staged + settled + refused
+        staged += sum(item.is_stage for item in self.settled)
+        tally.staged += staged
+        # These completions finished no message.
+        tally.completed -= staged + sum(isinstance(outcome, Refused) for outcome in outcomes)
+        tally.lost += len(lost) + len(self.overtaken)
 
 
 class Reporter:
@@ -231,7 +218,7 @@ class Reporter:
     def apply(self, reports: Reports, batch: WorkBatch) -> None:
         """Count reports that were stored, and remove their messages from those in flight."""
         reports.count(batch, self._tally)
-        if reports.stages and (refused := set(batch.refused)):
+        if unpublished(reports.completions) and (refused := set(batch.refused)):
             reports, without_stage = reports.split(refused)
             self._fail_refused(without_stage, batch)
         if self._observer is not None:
@@ -246,7 +233,9 @@ class Reporter:
             self._log_completed(reports, lost)
         for id in (*lost, *reports.overtaken):
             log_lost(id, self._in_flight.get(id))
-        self._in_flight.remove(*reports.all_ids())
+        gone: list[Report | Release] = [*reports.completions, *reports.failures]
+        gone += [*reports.releases, *reports.settled]
+        self._in_flight.remove(*[report.id for report in gone], *reports.overtaken)
 
     def _fail_refused(self, reports: Reports, batch: WorkBatch) -> None:
         """Fail attempts whose stage was refused; otherwise their messages would run for ever."""
@@ -266,7 +255,7 @@ class Reporter:
         rows = Message.objects.using(self._using).filter(pk__in=unsure, lease_token__isnull=False)
         done = unsure - set(rows.values_list("pk", flat=True))
         self._tally.lost -= len(done)
-        stages = {completion.id for completion in reports.stages}
+        stages = {completion.id for completion in unpublished(reports.completions)}
         self._tally.completed += sum(
             completion.id in done and completion.id not in stages
             for completion in reports.completions
@@ -318,13 +307,6 @@ class Reporter:
         for item in self._in_flight.waiting():
             if item.handler is handler:
                 self.release([item, *item.behind], after=wait)
-
-
-def _count_kept(reports: Sequence[Completion | Release], lost: set[int]) -> int:
-    """Count the reports that were not refused."""
-    if not lost:
-        return len(reports)
-    return sum(report.id not in lost for report in reports)
 
 
 def fail_refused(item: Completion, batch: WorkBatch, handler: Handler | None) -> Failure:

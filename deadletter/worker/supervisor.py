@@ -27,7 +27,7 @@ from .. import crash_points
 from ..lifecycle.transaction import bounded
 from ..logs import crash, event, flush
 from ..models import WorkerProcess
-from . import connection_pools
+from . import thread_connections
 from .crash_ledger import CrashLedger, Phase
 from .housekeeper import draining_name
 from .observer import Companion
@@ -106,7 +106,7 @@ class Supervisor:
     def run(self) -> int:
         """Keep every place filled until a signal, or until all have drained."""
         # Connections must not cross a fork. Garbage that a child collects would unshare memory.
-        connection_pools.close_all()
+        thread_connections.close_all()
         gc.collect()
         gc.freeze()
         # If our parent ignored SIGCHLD, children would vanish without a status.
@@ -137,7 +137,7 @@ class Supervisor:
                 self._fork(child)
 
     def _fork(self, child: ChildProcess) -> None:
-        connection_pools.close_all()
+        thread_connections.close_all()
         child.ledger.clear()
         child.is_behind = False
         child.started = monotonic()
@@ -160,7 +160,7 @@ class Supervisor:
         """Run the child until the process ends."""
         code = 1
         try:
-            connection_pools.discard_inherited()
+            thread_connections.discard_inherited()
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

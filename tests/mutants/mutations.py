@@ -512,7 +512,7 @@ def _stages() -> Iterator[Mutation]:
     yield Mutation(
         "record a next stage before its handler returns",
         "sqlite",
-        [python("worker/stage_recorder.py", " & ~message.stage", "")],
+        [python("worker/in_flight.py", " & ~message.stage", "")],
         [f"{RECORDED}::test_a_next_stage_is_not_recorded_before_its_handler_returns"],
     )
     yield Mutation(
@@ -542,14 +542,14 @@ def _stages() -> Iterator[Mutation]:
                 "            if type(report) in ENDS_RUN or item.message.stage:\n"
                 "                return True\n"
                 "        return True\n\n"
-                "    def _execute",
+                "    def cancel",
                 "            if type(report) in ENDS_RUN:\n"
                 "                return True\n"
                 "        return True\n\n"
-                "    def _execute",
+                "    def cancel",
             ),
             python(
-                "worker/outcomes.py",
+                "worker/in_flight.py",
                 "        if type(report) in ENDS_RUN or item.message.stage:\n"
                 "            if isinstance(report, Release):",
                 "        if type(report) in ENDS_RUN:\n            if isinstance(report, Release):",
@@ -1277,7 +1277,7 @@ def _rest() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "worker/connection_pools.py",
+                "worker/thread_connections.py",
                 "            connections[alias] = unpooled(alias)\n",
                 "",
             )
@@ -1289,7 +1289,7 @@ def _rest() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "worker/connection_pools.py",
+                "worker/thread_connections.py",
                 "    _inherited.extend(_pools_of(wrapper).pop(wrapper.alias, None) "
                 "for wrapper in wrappers)\n",
                 "",

@@ -123,7 +123,7 @@ FORK = """
 import django, os, sys
 django.setup()
 from django.db import connection, connections
-from deadletter.worker import connection_pools
+from deadletter.worker import thread_connections
 
 def pid():
     with connection.cursor() as cursor:
@@ -134,7 +134,7 @@ before = pid()
 assert connection._connection_pools
 child = os.fork()
 if not child:
-    connection_pools.discard_inherited()
+    thread_connections.discard_inherited()
     assert not connection._connection_pools
     mine = pid()
     assert mine != before, "the child uses the session of its parent"
@@ -142,7 +142,7 @@ if not child:
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 assert code == 0, code
 assert pid() == before, "the child closed the session of its parent"
-connection_pools.close_all()
+thread_connections.close_all()
 assert not connection._connection_pools
 """
 

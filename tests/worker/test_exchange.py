@@ -184,7 +184,7 @@ def test_a_message_claimed_anew_is_not_dropped_with_the_report_of_its_old_lease(
         turn_until(lambda: not Message.objects.exists())
         turn_until(lambda: not len(process._in_flight) and turning.tally.lost)
     finally:
-        turning._exchange.stop()
+        turning._exchange.thread.stop()
         process._executors.stop()
 
     assert calls == [1, 2]

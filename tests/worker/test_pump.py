@@ -428,7 +428,7 @@ def test_a_report_that_broke_off_stays_in_doubt_while_the_backlog_is_settled(
     with pytest.raises(OperationalError):
         turn_until(process, lambda: False)
     # Due before the report that broke off is repeated.
-    process.pump._busy._next = 0.0
+    process.pump._busy.next_try = 0.0
     turn_until(process, lambda: not len(process._in_flight))
 
     assert rows() == {}
@@ -454,7 +454,7 @@ def test_a_database_that_goes_away_while_holders_are_asked_costs_no_claimed_mess
     other = send("job").pk
     turn_until(process, lambda: process.pump._busy.ids == {held})
     turn_until(process, lambda: other in seen and len(process._in_flight) == 1)
-    process.pump._busy._next = 0.0
+    process.pump._busy.next_try = 0.0
     turn_until(process, lambda: not len(process._in_flight))
 
     assert seen == [held, other]

@@ -23,12 +23,12 @@ from ...metrics.server import CannotListen
 from ...models import Queue, primary_alias
 from ...models import WorkerProcess as WorkerRow
 from ...patterns import is_pattern
-from ...worker import connection_pools
+from ...worker import thread_connections
 from ...worker.crash_ledger import CrashLedger
 from ...worker.housekeeper import resident_mib
 from ...worker.options import Options
-from ...worker.outages import DatabaseUnusable, advice, check_tables, is_outage
-from ...worker.process import RECYCLE, Worker, leave, start_again
+from ...worker.outages import DatabaseUnusable, advice, is_outage
+from ...worker.process import RECYCLE, Worker, check_tables, leave, start_again
 from ...worker.registry import discover, registry
 from ...worker.shutdown import Shutdown
 
@@ -140,7 +140,7 @@ class Command(BaseCommand):
         _check_platform(given)
         configure(given["log_format"], verbosity=given["verbosity"])
         sys.setswitchinterval(SWITCH)
-        connection_pools.leave_pools()
+        thread_connections.leave_pools()
         discover()
         options = _options(given)
         _check_pool(options)
@@ -266,10 +266,10 @@ def _exporter(given: dict[str, Any], options: Options) -> Exporter | None:
 
 def _check_pool(options: Options) -> None:
     try:
-        connection_pools.check_size(
+        thread_connections.check_size(
             options.using, concurrency=options.concurrency, is_async=registry.has_async
         )
-    except connection_pools.PoolTooSmall as error:
+    except thread_connections.PoolTooSmall as error:
         raise CommandError(str(error)) from error
 
 
