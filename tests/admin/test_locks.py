@@ -135,6 +135,7 @@ TABLES = (
 )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("page", "args", "data"), PAGES, ids=[f"{page} {args[0]}" for page, args, _ in PAGES]
 )
@@ -165,6 +166,7 @@ def counts() -> list[int]:
     return [row.count() for row in rows]
 
 
+@pytest.mark.process
 def test_the_command_line_says_who_holds_it(transactional_db):
     record = poison()
 
@@ -176,6 +178,7 @@ def test_the_command_line_says_who_holds_it(transactional_db):
     assert "Nothing was changed." in str(refused.value)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["ids", "filter", "waiting"])
 def test_an_act_in_pieces_says_what_was_done_before_the_lock(monkeypatch, how):
     monkeypatch.setattr(pieces, "PIECE", 2)

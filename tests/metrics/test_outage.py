@@ -52,6 +52,7 @@ def when_up(port: int, value: float) -> Samples:
     return wait_until(seen)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_scrape_without_a_database_tells_what_the_processes_know(server, workers, processes):
     worker = workers.start("--processes", processes, "--metrics-port", 0, "--poll", 0.1)
@@ -71,6 +72,7 @@ def test_a_scrape_without_a_database_tells_what_the_processes_know(server, worke
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_a_database_that_hangs_does_not_hang_the_scrape(server, workers):
     worker = workers.start("--metrics-port", 0, "--poll", 0.1)
     port = port_of(worker)

@@ -55,6 +55,7 @@ def test_killed_inside_the_handler_nothing_happened(workers: Workers):
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 @pytest.mark.postgresql_only(reason="SQLite has one writer: nobody can claim during the handler")
 def test_the_work_of_a_handler_that_lost_its_lease_is_rolled_back(workers: Workers):
     id = send("sample.effect", {"gate": "end", "note": "x"}).pk

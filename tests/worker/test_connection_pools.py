@@ -40,6 +40,7 @@ def assert_whole(workers: Workers, ids: list[int]) -> None:
     assert (Message.objects.count(), PoisonRecord.objects.count()) == (0, 0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("run", range(int(os.environ.get("POOL_RUNS", "3"))))
 def test_forked_workers_share_no_pooled_connection(workers: Workers, run: int):
     ids = send_each(MESSAGES)
@@ -55,6 +56,7 @@ def test_forked_workers_share_no_pooled_connection(workers: Workers, run: int):
     assert worker.lines("worker_died") == []
 
 
+@pytest.mark.process
 def test_a_process_that_replaces_a_dead_one_shares_no_pooled_connection(workers: Workers):
     first = send_each(MESSAGES // 3)
     worker = workers.start(
@@ -73,6 +75,7 @@ def test_a_process_that_replaces_a_dead_one_shares_no_pooled_connection(workers:
     assert worker.lines("message_failed") == []
 
 
+@pytest.mark.process
 def test_handlers_have_the_whole_pool_for_themselves(workers: Workers):
     """As many handlers hold a connection at the same time as the pool has."""
     ids = send_many([Outgoing("sample.effect", {"gate": "all"}) for _ in range(4)])
@@ -88,6 +91,7 @@ def test_handlers_have_the_whole_pool_for_themselves(workers: Workers):
     assert worker.lines("message_failed") == []
 
 
+@pytest.mark.process
 def test_a_worker_opens_three_connections_beside_the_pool(workers: Workers):
     send_many([Outgoing("sample.effect", {"gate": "all"}) for _ in range(4)])
     worker = workers.start("--concurrency", 4, POOL=POOL)
@@ -101,6 +105,7 @@ def test_a_worker_opens_three_connections_beside_the_pool(workers: Workers):
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("pool", "concurrency", "words"),
     [
@@ -147,6 +152,7 @@ assert not connection._connection_pools
 """
 
 
+@pytest.mark.process
 def test_a_forked_process_neither_uses_nor_closes_what_its_parent_has_open(transactional_db):
     """Also when the parent did not close it: a thread of the application may have opened it."""
     done = subprocess.run(

@@ -45,6 +45,7 @@ def refused(workers: Workers, level: str) -> None:
     assert workers.journal() == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_worker_refuses_a_level_that_the_database_has_by_itself(
     workers, level_of_the_database, level
@@ -54,6 +55,7 @@ def test_a_worker_refuses_a_level_that_the_database_has_by_itself(
     refused(workers, level)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_worker_refuses_a_level_that_the_settings_ask_for(workers, level):
     workers.url = f"{database_url()}&isolation_level={LEVELS[level]}"
@@ -61,6 +63,7 @@ def test_a_worker_refuses_a_level_that_the_settings_ask_for(workers, level):
     refused(workers, level)
 
 
+@pytest.mark.process
 def test_a_level_of_the_settings_wins_over_that_of_the_database(workers, level_of_the_database):
     """What Django asks for in OPTIONS is given with every BEGIN."""
     level_of_the_database("serializable")

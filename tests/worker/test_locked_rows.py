@@ -96,6 +96,7 @@ def wait_renewed(id: int) -> None:
     wait_until(lambda: Message.objects.get(pk=id).available_at > before, patience=LONG)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_locked_row_holds_up_nobody_else(workers, processes):
     held = send("sample.work", {"gate": "held"})
@@ -117,6 +118,7 @@ def test_a_locked_row_holds_up_nobody_else(workers, processes):
     assert worker.lines("database_away") == []
 
 
+@pytest.mark.process
 def test_a_locked_stream_holds_up_its_own_messages_only(workers):
     first = send("sample.work", {"gate": "held"}, stream="s")
     second = send("sample.work", {}, stream="s")
@@ -137,6 +139,7 @@ def test_a_locked_stream_holds_up_its_own_messages_only(workers):
     assert set(starts(workers).values()) == {1}
 
 
+@pytest.mark.process
 def test_a_locked_parked_row_holds_up_the_stream_it_is_in(workers):
     first = send("sample.work", {"gate": "held"}, stream="s")
     worker = workers.start("--lease", 60, "--concurrency", 8)
@@ -157,6 +160,7 @@ def test_a_locked_parked_row_holds_up_the_stream_it_is_in(workers):
     assert set(starts(workers).values()) == {1}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("verb", ["refused", "done"])
 def test_an_operators_verb_in_an_open_transaction_holds_up_nobody_else(workers, verb):
     first = send("sample.work", {"gate": "held"}, stream="s")
@@ -186,6 +190,7 @@ def test_an_operators_verb_in_an_open_transaction_holds_up_nobody_else(workers, 
     assert set(starts(workers).values()) == {1}
 
 
+@pytest.mark.process
 def test_handlers_of_other_messages_keep_their_leases_while_a_row_is_locked(workers):
     held = send("sample.work", {"gate": "held"})
     long = send("sample.work", {"gate": "long"})
@@ -204,6 +209,7 @@ def test_handlers_of_other_messages_keep_their_leases_while_a_row_is_locked(work
     assert starts(workers)[long.id] == 1
 
 
+@pytest.mark.process
 def test_a_lock_timeout_of_the_role_changes_nothing(workers):
     with connection.cursor() as cursor:
         cursor.execute("ALTER ROLE CURRENT_USER SET lock_timeout = '50ms'")
@@ -227,6 +233,7 @@ def test_a_lock_timeout_of_the_role_changes_nothing(workers):
             cursor.execute("ALTER ROLE CURRENT_USER RESET lock_timeout")
 
 
+@pytest.mark.process
 def test_a_drain_waits_for_what_it_could_not_settle(workers):
     held = send("sample.work", {"gate": "held"})
     worker = workers.start("--drain", "--lease", 60, "--concurrency", 8)
@@ -243,6 +250,7 @@ def test_a_drain_waits_for_what_it_could_not_settle(workers):
     assert set(starts(workers).values()) == {1}
 
 
+@pytest.mark.process
 def test_a_stopped_worker_leaves_what_it_cannot_settle_to_the_lease(workers):
     held = send("sample.work", {"gate": "held"})
     worker = workers.start("--lease", 60, "--grace", 1, "--concurrency", 8)
@@ -256,6 +264,7 @@ def test_a_stopped_worker_leaves_what_it_cannot_settle_to_the_lease(workers):
     assert Message.objects.get(pk=held.id).lease_token is not None
 
 
+@pytest.mark.process
 def test_a_drain_waits_for_what_a_dead_process_held_and_runs_it(workers):
     held = send("sample.crash", {"how": "kill", "gate": "held", "times": 1})
     worker = workers.start("--drain", "--processes", 2, "--lease", 90, "--poll", 0.1)
@@ -273,6 +282,7 @@ def test_a_drain_waits_for_what_a_dead_process_held_and_runs_it(workers):
     assert [line["attempt"] for line in workers.journal("start", id=held.id)] == [1, 2]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_freed", [True, False])
 def test_a_stopped_supervisor_tries_what_a_dead_process_held_until_its_grace_is_over(
     workers, is_freed
@@ -303,6 +313,7 @@ def test_a_stopped_supervisor_tries_what_a_dead_process_held_until_its_grace_is_
     assert bool(worker.lines("reports_left")) is not is_freed
 
 
+@pytest.mark.process
 def test_an_atomic_handler_waits_for_its_own_row_alone(workers):
     from tests.sample.models import Effect
 
@@ -340,6 +351,7 @@ def locked_table() -> None:
         cursor.execute("LOCK TABLE deadletter_message IN ACCESS EXCLUSIVE MODE")
 
 
+@pytest.mark.process
 def test_a_locked_table_is_no_outage_and_the_log_says_who_holds_it(workers):
     ids = [send("sample.work", {"gate": "held"}).id for _ in range(3)]
     worker = workers.start("--lease", 60, "--concurrency", 4)

@@ -21,6 +21,7 @@ from .site import Site, drained
 pytestmark = pytest.mark.postgresql_only(reason="SQLite has no server that could go away")
 
 
+@pytest.mark.process
 @pytest.mark.django_db(transaction=True)
 def test_backends_terminated_in_the_middle_of_batches_cost_no_message(workers: Workers):
     Queue.objects.filter(name="default").update(cooldown=timedelta(0), max_attempts=20)
@@ -50,6 +51,7 @@ def test_backends_terminated_in_the_middle_of_batches_cost_no_message(workers: W
     assert "Traceback" not in "".join(line["text"] for line in worker.lines("text"))
 
 
+@pytest.mark.process
 def test_a_server_that_crashes_and_comes_back_during_load_loses_nothing(site: Site):
     plain = site.send("sample.work", {"sleep": 0.002}, 800, attempts=20)
     atomic = site.send("sample.effect", {}, 200, attempts=20)
@@ -69,6 +71,7 @@ def test_a_server_that_crashes_and_comes_back_during_load_loses_nothing(site: Si
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_a_worker_started_while_the_server_is_down_begins_when_it_is_up(site: Site):
     [id] = site.send("sample.work", {})
     site.server.stop()
@@ -82,6 +85,7 @@ def test_a_worker_started_while_the_server_is_down_begins_when_it_is_up(site: Si
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_supervised_children_outlive_an_outage_too(site: Site):
     ids = site.send("sample.work", {"sleep": 0.01}, 200)
     worker = site.workers.start("--processes", 2, "--concurrency", 2, "--poll", 0.1)
@@ -97,6 +101,7 @@ def test_supervised_children_outlive_an_outage_too(site: Site):
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 def test_a_worker_that_finds_no_free_connection_waits_for_one(site: Site):
     ids = site.send("sample.effect", {}, 20, attempts=20)
     holders: list[psycopg.Connection] = []
@@ -118,6 +123,7 @@ def take_all_connections(url: str, holders: list[psycopg.Connection]) -> None:
         holders.append(psycopg.connect(url))
 
 
+@pytest.mark.process
 def test_a_stop_while_the_server_is_away_ends_the_worker_in_time(site: Site):
     site.send("sample.work", {"gate": "end"})
     worker = site.workers.start("--grace", 0.5, "--poll", 0.1)
@@ -134,6 +140,7 @@ def test_a_stop_while_the_server_is_away_ends_the_worker_in_time(site: Site):
     assert len(worker.lines("database_away")) < 60
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", ["before", "after"])
 def test_a_completion_whose_commit_had_an_unknown_fate_is_applied_once(
     site: Site, proxy: Proxy, mode: str
@@ -154,6 +161,7 @@ def test_a_completion_whose_commit_had_an_unknown_fate_is_applied_once(
     assert worker.lines("worker_stopped")[0]["completed"] == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", ["before", "after"])
 @pytest.mark.parametrize("attempts", [1, 3])
 def test_a_failure_whose_commit_had_an_unknown_fate_is_applied_once(
@@ -188,6 +196,7 @@ def test_a_failure_whose_commit_had_an_unknown_fate_is_applied_once(
     assert not worker.lines("lease_lost")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", ["before", "after"])
 def test_a_claim_whose_commit_had_an_unknown_fate_charges_nothing_and_does_not_wait(
     site: Site, proxy: Proxy, mode: str

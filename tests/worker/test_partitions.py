@@ -23,6 +23,7 @@ def starts(site: Site) -> Counter[int]:
     return Counter(line["id"] for line in site.workers.journal("start"))
 
 
+@pytest.mark.process
 def test_a_killed_backend_ends_all_sessions_and_the_worker_begins_new_ones(site: Site):
     ids = site.send("sample.work", {"sleep": 0.005}, 100, attempts=20)
     worker = site.workers.start("--concurrency", 2, "--poll", 0.1)
@@ -64,6 +65,7 @@ def _set_standby(site: Site, name: str) -> None:
         site.execute(statement)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("end", ["the standby comes back", "the session is terminated"])
 def test_a_report_whose_commit_hangs_is_applied_once(hanging: Site, end: str):
     site = hanging
@@ -87,6 +89,7 @@ def test_a_report_whose_commit_hangs_is_applied_once(hanging: Site, end: str):
     assert worker.lines("worker_stopped")[0]["completed"] == 1
 
 
+@pytest.mark.process
 def test_a_worker_that_hears_nothing_more_is_replaced_and_lives_on(site: Site, proxy: Proxy):
     [id] = site.send("sample.work", {"gate": "end"})
     cut_off = site.workers.start("--poll", 0.1, "--lease", 1, "--name", "cut-off")

@@ -84,6 +84,7 @@ def test_a_worker_without_a_column_names_the_command_and_exits(workers: Workers)
     assert "run manage.py migrate --database default" in worker.text()
 
 
+@pytest.mark.process
 @pytest.mark.postgresql_only(reason="SQLite has no server that could go away")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_worker_that_finds_no_tables_after_an_outage_exits_too(site: Site, processes: int):
@@ -121,6 +122,7 @@ def test_a_process_that_is_replaced_while_a_table_is_away_does_not_end_the_other
     assert worker.stop() == 0
 
 
+@pytest.mark.process
 @pytest.mark.postgresql_only(reason="SQLite has no rights")
 def test_a_worker_without_rights_says_so_and_exits(site: Site):
     site.execute("CREATE ROLE guest LOGIN")
