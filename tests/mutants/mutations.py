@@ -1157,8 +1157,8 @@ def _dead_queues() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/quarantine.py",
-                    "            return self.row.first_group\n        return fingerprint(",
-                    "            pass\n        return fingerprint(",
+                    "        group = row.first_group\n",
+                    "        group = fingerprint(row.name, exception, frame)\n",
                 )
             ],
             ["tests/operations/test_groups_in_dead_queues.py"],
@@ -1643,7 +1643,7 @@ def _applications() -> Iterator[Mutation]:
         ),
         "log a death without its exception": (
             "sqlite",
-            python("lifecycle/quarantine.py", "exc_info=raised", "exc_info=None"),
+            python("lifecycle/quarantine.py", "exc_info=item.death.raised", "exc_info=None"),
             f"{sentry}one_event_for_a_death_and_none_for_its_retries",
         ),
         "leave Sentry's events to the end of a process that has none": (
