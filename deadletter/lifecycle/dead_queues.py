@@ -20,12 +20,12 @@ from .. import crash_points, signals, sql
 from ..models import Message, PoisonRecord, Queue, State
 from ..status import FailureReason, Status
 from . import retry_outcomes, streams
-from .act_results import ActResult
 from .instances import on_retry
 from .notify import notify_after_commit
 from .refusals import Refusal, RefusalReason
 from .retries import RetryBatch, count_and_announce
 from .transaction import Stream, Transaction
+from .values import ActResult
 
 #: The largest values that the columns of a message hold.
 _LARGEST_STATUS, _LARGEST = 2**31 - 1, 2**63 - 1

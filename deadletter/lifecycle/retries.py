@@ -12,12 +12,12 @@ from .. import crash_points, signals, sql
 from ..models import PoisonRecord, Queue
 from ..status import FailureReason
 from . import streams
-from .act_results import ActResult
 from .counters import CounterKey
 from .instances import on_retry
 from .notify import notify_after_commit
 from .refusals import Refusal, RefusalReason
 from .transaction import Stream, Transaction
+from .values import ActResult
 
 #: The columns that a retry or removal needs; a thousand records are read at a time.
 _NEEDED = (
