@@ -165,8 +165,11 @@ def _settle_in(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
     if failed or released or not is_plain:
         # All streams of this transaction at once and in order: two transactions that lock the same
         # streams in several steps could deadlock.
-        concerned = streams.ids_in_streams([*done, *stages, *failed])
-        streams.lock(tx, {*concerned, *(item.id for item in released)})
+        reported: list[Completion | Failure] = [*done, *stages, *failed]
+        may_have_stream = [
+            item.id for item in reported if item.message is None or item.message.stream is not None
+        ]
+        streams.lock(tx, {*may_have_stream, *(item.id for item in released)})
     outcomes = complete_in(tx, done) if done else {}
     if failed:
         outcomes |= fail_in(tx, failed, by=worker)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .. import crash_points, signals
 from ..error_details import HISTORY_LIMIT
-from ..failure_policy import ReachedLimit
+from ..failure_policy import PolicyInForce
 from ..fingerprints import cause_of, fingerprint
 from ..logs import event, flush
 from ..models import OnPoison, StreamPolicy
@@ -47,8 +47,18 @@ class MessageDeath:
     raised: BaseException | None = field(default=None, repr=False, compare=False)
 
 
-def death_by_limit(id: int, reached: ReachedLimit, *, attempts: int) -> MessageDeath:
-    """Return the death of a message that reached a limit."""
+def death_by_limit(
+    id: int,
+    policy: PolicyInForce,
+    reason: FailureReason | None,
+    *,
+    attempts: int,
+    counts: Mapping[str, int],
+) -> MessageDeath | None:
+    """Return the death of a message that has reached a limit of its policy, or None."""
+    reached = policy.reached(reason, attempts=attempts, counts=counts)
+    if reached is None:
+        return None
     if reached.count == attempts and reached.reason is None:
         return MessageDeath(id, max_attempts=reached.limit)
     what = f"failures of {reached.reason.name}" if reached.reason else "failures"

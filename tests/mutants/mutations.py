@@ -733,7 +733,7 @@ def _locks() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "lifecycle/streams.py",
+                "lifecycle/batch.py",
                 "if item.message is None or item.message.stream is not None",
                 "if item.message is None",
             )
