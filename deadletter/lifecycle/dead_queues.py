@@ -17,7 +17,7 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 
 from .. import crash_points, signals, sql
-from ..models import Message, PoisonRecord, Queue, State
+from ..models import Message, PoisonRecord, Queue, State, is_moved
 from ..status import FailureReason, Status
 from . import retry_outcomes, streams
 from .instances import on_retry
@@ -65,11 +65,6 @@ class OriginalDeath:
         if self.reason == FailureReason.POISON_MESSAGE and self.failure_reason is not None:
             return self.failure_reason
         return self.reason or self.failure_reason
-
-
-def is_moved(row: Message | PoisonRecord) -> bool:
-    """Return whether a message died in another queue and was moved to a dead queue."""
-    return row.source_id is not None and row.origin is None
 
 
 def read_original_death(row: Message | PoisonRecord) -> OriginalDeath | None:
