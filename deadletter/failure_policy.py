@@ -202,6 +202,12 @@ def read_counts(stored: Any) -> dict[str, int]:
     }
 
 
+def with_one_more(counts: Mapping[str, int], reason: FailureReason) -> dict[str, int]:
+    """Return the failures by reason, with one more of this reason."""
+    key = str(int(reason))
+    return {**counts, key: counts.get(key, 0) + 1}
+
+
 def _reason(key: Any) -> FailureReason:
     if isinstance(key, FailureReason):
         key = key.name

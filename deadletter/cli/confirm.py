@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import clock
-from ..lifecycle.act_results import ActResult
+from ..lifecycle.values import ActResult
 from ..models import Message, PoisonRecord
 from ..operations import PoisonFilter, Total, matching_queues, preview
 from ..operations.poison_records import SAMPLE

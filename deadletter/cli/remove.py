@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..lifecycle.act_results import ActResult
+from ..lifecycle.values import ActResult
 from ..models import Act
 from ..operations import PoisonFilter, Total, poison, release, remove_matching, remove_poison
 from ..operations import remove as remove_messages

@@ -10,9 +10,8 @@ from typing import Any
 
 from ..conf import get_settings
 from ..exceptions import PayloadRejected
-from ..lifecycle.act_results import ActResult
-from ..lifecycle.dead_queues import is_moved
-from ..models import Damaged, Message, PoisonRecord, State
+from ..lifecycle.values import ActResult
+from ..models import Damaged, Message, PoisonRecord, State, is_moved
 from ..operations import (
     DeadQueueFilter,
     PoisonFilter,

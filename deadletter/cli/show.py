@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from .. import clock
-from ..lifecycle.dead_queues import is_moved, read_original_death
-from ..models import Damaged, Message, PoisonRecord
+from ..lifecycle.dead_queues import read_original_death
+from ..models import Damaged, Message, PoisonRecord, is_moved
 from ..operations import (
     find_moved,
     get_message,

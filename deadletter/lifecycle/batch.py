@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from time import monotonic
 
@@ -77,26 +78,19 @@ def process_batch(
                 return WorkBatch(claim.token or new_token(), levels=hint)
             claim = replace(claim, levels=hint, rediscover=False)
 
-    released = {item.id for item in reports.releases} if progress else ()
-
-    def work(tx: Transaction, settle: _Settle) -> WorkBatch:
-        # Before the release of the same message; the progress of others is written after the locks
-        # of the reports are taken.
-        recorded = record_progress(tx, [item for item in progress if item.id in released])
-        outcomes, busy = settle(tx, reports, worker)
-        recorded += record_progress(tx, [item for item in progress if item.id not in released])
-        return _claim_and_answer(tx, reports, outcomes, busy, claim, worker, hint, recorded)
-
+    work = partial(
+        _process_in, reports=reports, worker=worker, progress=progress, claim=claim, hint=hint
+    )
     if not careful:
         try:
-            return in_transaction(lambda tx: work(tx, _settle_all), using=using, wait=SHORT_WAIT)
+            return in_transaction(partial(work, careful=False), using=using, wait=SHORT_WAIT)
         except LockNotAvailable:
             pass
     try:
-        return in_transaction(lambda tx: work(tx, _settle_unlocked), using=using, wait=TRY_WAIT)
+        return in_transaction(partial(work, careful=True), using=using, wait=TRY_WAIT)
     except LockNotAvailable:
         # The lock is on something that no report names, a counter for example.
-        return WorkBatch("", more=True, busy=sorted(reports.ids))
+        return WorkBatch("", more=True, busy=sorted({report.id for report in reports}))
 
 
 @dataclass(frozen=True)
@@ -108,12 +102,8 @@ class _Reports:
     def __len__(self) -> int:
         return len(self.completions) + len(self.failures) + len(self.releases)
 
-    def all(self) -> list[Completion | Failure | Release]:
-        return [*self.completions, *self.failures, *self.releases]
-
-    @property
-    def ids(self) -> set[int]:
-        return {report.id for report in self.all()}
+    def __iter__(self) -> Iterator[Completion | Failure | Release]:
+        return chain(self.completions, self.failures, self.releases)
 
     def only(self, ids: Collection[int]) -> _Reports:
         return _Reports(
@@ -123,70 +113,27 @@ class _Reports:
         )
 
 
-#: Settles reports; returns the outcomes, and the ids that are busy.
-_Settle = Callable[[Transaction, _Reports, str], tuple[Outcomes, Collection[int]]]
-
-
-def _settle_in(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
-    done, failed, released = reports.completions, reports.failures, reports.releases
-    stages: Sequence[Completion] = ()
-    is_plain = not unpublished(done)
-    if not is_plain:
-        done, stages = split_stages(done)
-    if failed or released or not is_plain:
-        # All streams of this transaction at once and in order: two transactions that lock the same
-        # streams in several steps could deadlock.
-        concerned = streams.ids_in_streams([*done, *stages, *failed])
-        streams.lock(tx, {*concerned, *(item.id for item in released)})
-    outcomes = complete_in(tx, done) if done else {}
-    if failed:
-        outcomes |= fail_in(tx, failed, by=worker)
-    if released:
-        outcomes |= release_in(tx, released)
-    if stages:
-        # Last: a stage releases the rest of its run, except what is reported here as well.
-        outcomes |= complete_stages_in(tx, stages)
-    return outcomes
-
-
-def _settle_all(
-    tx: Transaction, reports: _Reports, worker: str
-) -> tuple[Outcomes, Collection[int]]:
-    """Settle every report; a lock that is not available fails the transaction."""
-    return _settle_in(tx, reports, worker), ()
-
-
-def _settle_unlocked(
-    tx: Transaction, reports: _Reports, worker: str
-) -> tuple[Outcomes, Collection[int]]:
-    """Settle the reports that no other transaction blocks; return also the ids that are busy."""
-    if tx.is_sqlite or not len(reports):
-        return _settle_in(tx, reports, worker), ()
-    locked = try_lock(tx, lease_guard(reports.all()), alive=True)
-
-    def settle_some(tx: Transaction, groups: Sequence[list[int]]) -> Outcomes:
-        return _settle_in(tx, reports.only(set(chain.from_iterable(groups))), worker)
-
-    # Rows and streams are locked now, but not what else a settle touches: the parked message that
-    # it wakes, the instance that it notifies of a death.
-    done = for_each_unlocked(tx, locked.groups(), settle_some)
-    outcomes: Outcomes = {}
-    for part in done.results:
-        outcomes |= part
-    return outcomes, locked.busy | set(chain.from_iterable(done.busy))
-
-
-def _claim_and_answer(
+def _process_in(
     tx: Transaction,
     reports: _Reports,
-    outcomes: Outcomes,
-    busy: Collection[int],
-    claim: ClaimRequest | None,
+    *,
     worker: str,
+    progress: Sequence[Progress],
+    claim: ClaimRequest | None,
     hint: Levels | None,
-    recorded: Sequence[int],
+    careful: bool,
 ) -> WorkBatch:
-    """Claim in the transaction of the settles, and return the outcome of each report."""
+    """Settle and claim in one transaction, and return the outcome of each report."""
+    released = {item.id for item in reports.releases} if progress else ()
+    # Before the release of the same message; the progress of others is written after the locks of
+    # the reports are taken.
+    recorded = record_progress(tx, [item for item in progress if item.id in released])
+    busy: Collection[int] = ()
+    if careful:
+        outcomes, busy = _settle_unlocked(tx, reports, worker)
+    else:
+        outcomes = _settle_in(tx, reports, worker)
+    recorded += record_progress(tx, [item for item in progress if item.id not in released])
     if len(reports):
         crash_points.reach("batch.settled")
     claimed, started = Batch(""), monotonic()
@@ -202,8 +149,53 @@ def _claim_and_answer(
         candidates=claimed.candidates,
         levels=claimed.levels or hint,
         outcomes=outcomes,
-        lost=sorted(reports.ids.difference(outcomes, busy)),
+        lost=sorted({report.id for report in reports}.difference(outcomes, busy)),
         claim_seconds=monotonic() - started,
         busy=sorted(busy),
         recorded=recorded,
     )
+
+
+def _settle_in(tx: Transaction, reports: _Reports, worker: str) -> Outcomes:
+    done, failed, released = reports.completions, reports.failures, reports.releases
+    stages: Sequence[Completion] = ()
+    is_plain = not unpublished(done)
+    if not is_plain:
+        done, stages = split_stages(done)
+    if failed or released or not is_plain:
+        # All streams of this transaction at once and in order: two transactions that lock the same
+        # streams in several steps could deadlock.
+        reported: list[Completion | Failure] = [*done, *stages, *failed]
+        may_have_stream = [
+            item.id for item in reported if item.message is None or item.message.stream is not None
+        ]
+        streams.lock(tx, {*may_have_stream, *(item.id for item in released)})
+    outcomes = complete_in(tx, done) if done else {}
+    if failed:
+        outcomes |= fail_in(tx, failed, by=worker)
+    if released:
+        outcomes |= release_in(tx, released)
+    if stages:
+        # Last: a stage releases the rest of its run, except what is reported here as well.
+        outcomes |= complete_stages_in(tx, stages)
+    return outcomes
+
+
+def _settle_unlocked(
+    tx: Transaction, reports: _Reports, worker: str
+) -> tuple[Outcomes, Collection[int]]:
+    """Settle the reports that no other transaction blocks; return also the ids that are busy."""
+    if tx.is_sqlite or not len(reports):
+        return _settle_in(tx, reports, worker), ()
+    locked = try_lock(tx, lease_guard(list(reports)), alive=True)
+
+    def settle_some(tx: Transaction, groups: Sequence[list[int]]) -> Outcomes:
+        return _settle_in(tx, reports.only(set(chain.from_iterable(groups))), worker)
+
+    # Rows and streams are locked now, but not what else a settle touches: the parked message that
+    # it wakes, the instance that it notifies of a death.
+    done = for_each_unlocked(tx, locked.groups(), settle_some)
+    outcomes: Outcomes = {}
+    for part in done.results:
+        outcomes |= part
+    return outcomes, locked.busy | set(chain.from_iterable(done.busy))

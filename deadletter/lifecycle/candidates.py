@@ -111,10 +111,6 @@ class OpenClaim:
     def room(self) -> int:
         return self.limit - len(self.messages)
 
-    @property
-    def candidates_per_message(self) -> float:
-        return min(self.used / len(self.messages), 1.0) if self.messages else 1.0
-
     def take_from(self, places: Iterator[dict[str, Any]]) -> None:
         """Claim from one place after the other until the claim is full."""
         for place in places:

@@ -13,12 +13,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from django.db import OperationalError, connections
 from django.db.models import Q
 
-from .. import crash_points
+from .. import clock, crash_points
 from ..durations import Duration, as_timedelta
 from ..failure_policy import Policy
-from ..models import Queue
+from ..models import Queue, primary_alias
 from ..patterns import queue_selection
 from . import levels
 from .candidates import OpenClaim, largest_limit
@@ -57,12 +58,30 @@ def claim(
 
 def look_ahead(request: ClaimRequest, *, using: str | None) -> Levels | None:
     """
-    Find the levels before the transaction, where that spares SQLite its write lock; else None.
+    On SQLite, find the levels that a claim would find, without the write lock.
 
-    For a claim with nothing to report: one that finds nothing would block every other writer.
+    For a claim with nothing to report: one that finds nothing would block every other writer. Only
+    a hint: the claim decides under the lock. None: there is no hint, because the database is not
+    SQLite, the caller has a transaction open or the database is locked.
     """
     _check(request)
-    return levels.read_hint(request, using=using)
+    connection = connections[primary_alias(using)]
+    if connection.vendor != "sqlite" or connection.in_atomic_block:
+        return None
+    if not connection.get_autocommit():
+        return None
+    known = request.levels
+    now = clock.transaction_time(connection)
+    if known is not None and not known.due and not request.rediscover:
+        return known
+    try:
+        # Only what is due now, as SQL compares it: a damaged time that Python cannot read may come
+        # first at its level, and must not hide the due messages behind it.
+        return levels.discover(connection, request, now=now, within=timedelta(0))
+    except OperationalError as error:
+        if "locked" not in str(error):
+            raise
+        return None
 
 
 def new_token() -> str:
@@ -97,7 +116,7 @@ def claim_in(
         dead=claim.dead,
         more=claim.cut_short and claim.parked > 0,
         floor=claim.floor,
-        candidates=claim.candidates_per_message,
+        candidates=min(claim.used / len(claim.messages), 1.0) if claim.messages else 1.0,
         levels=found,
     )
 
@@ -120,10 +139,19 @@ def _claim_levels(tx: Transaction, request: ClaimRequest, claim: OpenClaim) -> L
     """
     known, floors = request.levels, request.floors
     if known is not None:
-        claim.take_from(_places(tx, request, _asked_for(request, known.due), floors))
+        due: Sequence[Level] = known.due
+        if request.queues is not None:
+            # The known levels may include those of queues that are not asked for.
+            place = queue_selection(tuple(request.queues)).place
+            due = [
+                level
+                for level in due
+                if place(level.queue, is_dead_queue=level.is_dead_queue) is not None
+            ]
+        claim.take_from(_places(tx, request, due, floors))
         if not (claim.room and request.rediscover) or claim.cut_short:
             return None
-    found = levels.discover(tx, request)
+    found = levels.discover(tx.connection, request, now=tx.now, within=levels.VALID, keep=tx.is_own)
     rest: Sequence[Level] = found.due
     if known is not None:
         # From the start this time, without floors. A level that was already looked at from its
@@ -133,16 +161,6 @@ def _claim_levels(tx: Transaction, request: ClaimRequest, claim: OpenClaim) -> L
         floors = {}
     claim.take_from(_places(tx, request, rest, floors))
     return found
-
-
-def _asked_for(request: ClaimRequest, due: Sequence[Level]) -> Sequence[Level]:
-    """Return the levels of the queues asked for: the known levels may include others."""
-    if request.queues is None:
-        return due
-    place = queue_selection(tuple(request.queues)).place
-    return [
-        level for level in due if place(level.queue, is_dead_queue=level.is_dead_queue) is not None
-    ]
 
 
 def _places(

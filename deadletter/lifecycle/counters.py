@@ -10,7 +10,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -109,12 +109,15 @@ class Counts:
         """Add the counts to the rows of the current minute, and start again at zero."""
         by = writer(connection)
         if self._rows and by is not None:
-            rows = json.dumps([_row(*item) for item in self._rows.items()])
-            sql.run(connection, "count", {"now": now, "writer": by, "rows": rows})
+            rows = [
+                {
+                    "queue_id" if isinstance(queue, int) else "queue": queue,
+                    "name": name,
+                    "kind": kind,
+                    "reason": reason,
+                    **sums,
+                }
+                for (queue, name, kind, reason), sums in self._rows.items()
+            ]
+            sql.run(connection, "count", {"now": now, "writer": by, "rows": json.dumps(rows)})
         self._rows.clear()
-
-
-def _row(key: CounterKey, sums: Mapping[str, float]) -> dict[str, Any]:
-    queue, name, kind, reason = key
-    column = "queue_id" if isinstance(queue, int) else "queue"
-    return {column: queue, "name": name, "kind": kind, "reason": reason, **sums}

@@ -17,15 +17,15 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 
 from .. import crash_points, signals, sql
-from ..models import Message, PoisonRecord, Queue, State
+from ..models import Message, PoisonRecord, Queue, State, is_moved
 from ..status import FailureReason, Status
 from . import retry_outcomes, streams
-from .act_results import ActResult
 from .instances import on_retry
 from .notify import notify_after_commit
 from .refusals import Refusal, RefusalReason
 from .retries import RetryBatch, count_and_announce
 from .transaction import Stream, Transaction
+from .values import ActResult
 
 #: The largest values that the columns of a message hold.
 _LARGEST_STATUS, _LARGEST = 2**31 - 1, 2**63 - 1
@@ -65,11 +65,6 @@ class OriginalDeath:
         if self.reason == FailureReason.POISON_MESSAGE and self.failure_reason is not None:
             return self.failure_reason
         return self.reason or self.failure_reason
-
-
-def is_moved(row: Message | PoisonRecord) -> bool:
-    """Return whether a message died in another queue and was moved to a dead queue."""
-    return row.source_id is not None and row.origin is None
 
 
 def read_original_death(row: Message | PoisonRecord) -> OriginalDeath | None:

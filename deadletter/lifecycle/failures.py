@@ -17,13 +17,12 @@ from .. import crash_points, signals, sql
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..error_details import GIVEN_UP, HISTORY_LIMIT, PERMANENT
-from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
+from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons, with_one_more
 from ..models import Message
 from ..status import STAGE_BITS, FailureReason, Status
 from ..text import storable_text
 from . import streams
 from .counters import CounterKey
-from .limits import with_one_more
 from .quarantine import MessageDeath, death_by_limit, quarantine
 from .releases import release_in
 from .settles import Outcomes, lease_guard, queue_names, settle
@@ -73,8 +72,8 @@ def fail_in(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
             deferral = deferrals[row.id] = _deferral(failure, row)
             written[row.id] = _as_written(failure, deferral.delay) | _as_deferred(deferral)
             continue
-        policy = row.policy(_handler_policy(failure))
-        counts = with_one_more(row.counts, FailureReason.read(failure.reason))
+        policy = row.policy(failure)
+        counts = with_one_more(read_counts(row.reason_counts), FailureReason.read(failure.reason))
         death = _judge(failure, row.attempts, policy, counts)
         if death is not None:
             deaths.append(replace(death, raised=failure.raised))
@@ -119,31 +118,29 @@ def abandon(
     force_poison: quarantined whatever the count. max_attempts replaces the queue's number.
     Raises: LeaseLost.
     """
-    failure = Failure(id, error=error or "", delay=delay or 0, token=token)
+    failure = Failure(
+        id, error=error or "", delay=delay or 0, max_attempts=max_attempts, token=token
+    )
     wait = as_timedelta(delay or 0, field="delay")
 
     def work(tx: Transaction) -> Outcomes:
         streams.lock(tx, {id})
         if not count and not force_poison:
             return release_in(tx, [Release(id, wait, token)])
-        return abandon_in(
-            tx, failure, force_poison=force_poison, max_attempts=max_attempts, by=by or "worker"
-        )
+        return abandon_in(tx, failure, force_poison=force_poison, by=by or "worker")
 
     outcome = settle([failure], work, using)[id]
     return outcome if isinstance(outcome, Poisoned) else Released()
 
 
-def abandon_in(
-    tx: Transaction, failure: Failure, *, force_poison: bool, max_attempts: int | None, by: str
-) -> Outcomes:
+def abandon_in(tx: Transaction, failure: Failure, *, force_poison: bool, by: str) -> Outcomes:
     """Count an abandoned attempt; quarantine the message if it was the last."""
     guard = lease_guard([failure])._asdict()
     rows = tx.run("read_for_failure", **guard)
     if not rows:
         return {}
     row = _LeasedRow(*rows[0])
-    counts = with_one_more(row.counts, FailureReason.UNKNOWN)
+    counts = with_one_more(read_counts(row.reason_counts), FailureReason.UNKNOWN)
     written = _as_written(failure, as_timedelta(failure.delay or 0, field="delay"))
     written |= {"failed": 0, "counts": counts}
     if failure.error:
@@ -153,12 +150,13 @@ def abandon_in(
     recorded = tx.run(
         "fail", **guard, rows=json.dumps({row.id: written}), history_limit=HISTORY_LIMIT
     )
-    handler = Policy() if max_attempts is None else Policy(max_attempts=max_attempts)
-    policy = row.policy(handler)
+    policy = row.policy(failure)
     if force_poison:
         death: MessageDeath | None = _death_at_once(failure, policy, GIVEN_UP)
     else:
-        death = _death_by_count(failure, row.attempts, policy, counts)
+        death = death_by_limit(
+            row.id, policy, FailureReason.UNKNOWN, attempts=row.attempts, counts=counts
+        )
     if death is not None:
         quarantine(tx, [death], by=by)
         return {row.id: Poisoned(row.attempts)}
@@ -184,12 +182,13 @@ class _LeasedRow(NamedTuple):
     reason_counts: str | None
     unregistered_count: int | None
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """The failures so far, by reason."""
-        return read_counts(self.reason_counts)
-
-    def policy(self, handler: Policy) -> PolicyInForce:
+    def policy(self, failure: Failure) -> PolicyInForce:
+        """Return the policy of the queue and that of the handler, which the report contains."""
+        handler = failure.policy or Policy()
+        if failure.unlimited:
+            handler = replace(handler, max_attempts=None)
+        elif failure.max_attempts is not None:
+            handler = replace(handler, max_attempts=failure.max_attempts)
         queue = _queue_policy(
             self.max_attempts,
             self.backoff_base,
@@ -216,15 +215,6 @@ def _queue_policy(
     )
 
 
-def _handler_policy(failure: Failure) -> Policy:
-    policy = failure.policy or Policy()
-    if failure.unlimited:
-        return replace(policy, max_attempts=None)
-    if failure.max_attempts is not None:
-        return replace(policy, max_attempts=failure.max_attempts)
-    return policy
-
-
 def _judge(
     failure: Failure, attempts: int, policy: PolicyInForce, counts: Mapping[str, int]
 ) -> MessageDeath | None:
@@ -239,20 +229,13 @@ def _judge(
     # its own.
     if failure.deferred and not policy.sets_for(failure.reason, "max_attempts"):
         return None
-    return _death_by_count(failure, attempts, policy, counts)
+    reason = FailureReason.read(failure.reason)
+    return death_by_limit(failure.id, policy, reason, attempts=attempts, counts=counts)
 
 
 def _death_at_once(failure: Failure, policy: PolicyInForce, why: str) -> MessageDeath:
     limit = policy.limit(FailureReason.read(failure.reason))
     return MessageDeath(failure.id, verdict=why, max_attempts=limit, unlimited=limit is None)
-
-
-def _death_by_count(
-    failure: Failure, attempts: int, policy: PolicyInForce, counts: Mapping[str, int]
-) -> MessageDeath | None:
-    reason = FailureReason.read(failure.reason)
-    reached = policy.reached(reason, attempts=attempts, counts=counts)
-    return None if reached is None else death_by_limit(failure.id, reached, attempts=attempts)
 
 
 def _delay(

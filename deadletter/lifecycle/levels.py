@@ -13,14 +13,12 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from time import monotonic
 
-from django.db import OperationalError, connections, transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .. import clock, sql
-from ..models import primary_alias
-from ..patterns import QueueSelection, queue_selection
+from .. import sql
+from ..patterns import queue_selection
 from ..sql.planner import plan_by_index
-from .transaction import Transaction
 from .values import ClaimRequest, Level, Levels
 
 #: How long discovered levels may be used. A level that has no message due within this time is left
@@ -68,37 +66,6 @@ def priorities(levels: Iterable[Level]) -> dict[str, list[int]]:
     return found
 
 
-def discover(tx: Transaction, request: ClaimRequest) -> Levels:
-    """Find the levels of the wanted queues that have a message due now or within a second."""
-    return _discover(tx.connection, request, now=tx.now, within=VALID, keep=tx.is_own)
-
-
-def read_hint(request: ClaimRequest, *, using: str | None) -> Levels | None:
-    """
-    On SQLite, find the levels that a claim would find, without the write lock.
-
-    Only a hint: the claim decides under the lock. None: there is no hint, because the database is
-    not SQLite, the caller has a transaction open or the database is locked.
-    """
-    connection = connections[primary_alias(using)]
-    if connection.vendor != "sqlite" or connection.in_atomic_block:
-        return None
-    if not connection.get_autocommit():
-        return None
-    known = request.levels
-    now = clock.transaction_time(connection)
-    if known is not None and not known.due and not request.rediscover:
-        return known
-    try:
-        # Only what is due now, as SQL compares it: a damaged time that Python cannot read may come
-        # first at its level, and must not hide the due messages behind it.
-        return _discover(connection, request, now=now, within=timedelta(0), keep=False)
-    except OperationalError as error:
-        if "locked" not in str(error):
-            raise
-        return None
-
-
 def shuffled(levels: Sequence[Level]) -> Sequence[Level]:
     """Return the levels with the queues in random order; within a queue by priority as before."""
     if len(levels) < 2:
@@ -108,14 +75,20 @@ def shuffled(levels: Sequence[Level]) -> Sequence[Level]:
     return [level for queue in queues for level in queue]
 
 
-def _discover(
+def discover(
     connection: BaseDatabaseWrapper,
     request: ClaimRequest,
     *,
     now: datetime | None,
     within: timedelta,
-    keep: bool,
+    keep: bool = False,
 ) -> Levels:
+    """
+    Find the levels of the wanted queues that have a message due within this time.
+
+    In the order in which the request names the queues, then by name and priority. `keep`: with a
+    prepared statement, as `sql.run` does.
+    """
     started = monotonic()
     asked = None if request.queues is None else queue_selection(tuple(request.queues))
     params = {"now": now, "within": within}
@@ -128,21 +101,16 @@ def _discover(
     if asked is None:
         levels = [level for level in levels if not level.is_dead_queue]
     else:
-        levels = _in_order(levels, asked)
+        places = [
+            (asked.place(level.queue, is_dead_queue=level.is_dead_queue), level) for level in levels
+        ]
+        found = [(place, level) for place, level in places if place is not None]
+        # Sorted here: the database may sort names by the rules of a language.
+        found.sort(key=lambda pair: (pair[0], pair[1].queue, pair[1].priority))
+        levels = [level for _, level in found]
     read = monotonic()
     due = tuple(level for level in levels if not level.is_paused)
     return Levels(due, read, read - started)
-
-
-def _in_order(levels: Iterable[Level], asked: QueueSelection) -> list[Level]:
-    """Return the levels that are asked for: in the order given, then by name and priority."""
-    places = (
-        (asked.place(level.queue, is_dead_queue=level.is_dead_queue), level) for level in levels
-    )
-    found = [(place, level) for place, level in places if place is not None]
-    # Sorted here: the database may sort names by the rules of a language.
-    found.sort(key=lambda pair: (pair[0], pair[1].queue, pair[1].priority))
-    return [level for _, level in found]
 
 
 def _level(row: sql.Row, connection: BaseDatabaseWrapper) -> Level:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons
+from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons, with_one_more
 from ..models import Instance, Kind, Message, Queue, WorkerProcess
 from ..patterns import ServedQueues
 from ..status import FailureReason
@@ -132,10 +132,9 @@ class Limits:
         reasons = stored_reasons(json.dumps(suspect.reason_policies))
         queue = Policy(max_attempts=suspect.max_attempts, reasons=reasons)
         policy = PolicyInForce(queue, handler or Policy())
-        reached = policy.reached(suspect.reason, attempts=suspect.attempts, counts=suspect.counts)
-        if reached is None:
-            return None
-        return death_by_limit(suspect.id, reached, attempts=suspect.attempts)
+        return death_by_limit(
+            suspect.id, policy, suspect.reason, attempts=suspect.attempts, counts=suspect.counts
+        )
 
     def _without_handler(self, suspects: Sequence[_Suspect]) -> list[_Suspect]:
         """Return the messages that no live worker of their queue knows, or deferred too long."""
@@ -180,12 +179,6 @@ class Limits:
             for queues, handlers in alive.values_list("queues", "handlers")
             if isinstance(handlers, list)
         ]
-
-
-def with_one_more(counts: Mapping[str, int], reason: FailureReason) -> dict[str, int]:
-    """Return the failures by reason, with one more of this reason."""
-    key = str(int(reason))
-    return {**counts, key: counts.get(key, 0) + 1}
 
 
 def _can_handle(handlers: Sequence[Any], suspect: _Suspect, version: str | None) -> bool:

@@ -15,11 +15,11 @@ from django.db.models import F
 from ..models import Message, State
 from ..status import FailureReason, Status
 from . import retry_outcomes, streams
-from .act_results import ActResult
 from .notify import notify_after_commit
 from .quarantine import MessageDeath, quarantine
 from .refusals import Refusal, RefusalReason
 from .transaction import Transaction
+from .values import ActResult
 
 #: Everything that counts failures since the last retry by a person, as it is for a new message.
 _FRESH: dict[str, Any] = {

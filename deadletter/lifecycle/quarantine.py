@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .. import crash_points, signals
 from ..error_details import HISTORY_LIMIT
-from ..failure_policy import ReachedLimit
+from ..failure_policy import PolicyInForce
 from ..fingerprints import cause_of, fingerprint
 from ..logs import event, flush
 from ..models import OnPoison, StreamPolicy
 from ..status import FailureReason
 from ..text import storable_text
-from . import retry_outcomes, streams
+from . import streams
 from .counters import CounterKey
 from .instances import on_death
 from .transaction import Stream, Transaction
@@ -47,8 +47,18 @@ class MessageDeath:
     raised: BaseException | None = field(default=None, repr=False, compare=False)
 
 
-def death_by_limit(id: int, reached: ReachedLimit, *, attempts: int) -> MessageDeath:
-    """Return the death of a message that reached a limit."""
+def death_by_limit(
+    id: int,
+    policy: PolicyInForce,
+    reason: FailureReason | None,
+    *,
+    attempts: int,
+    counts: Mapping[str, int],
+) -> MessageDeath | None:
+    """Return the death of a message that has reached a limit of its policy, or None."""
+    reached = policy.reached(reason, attempts=attempts, counts=counts)
+    if reached is None:
+        return None
     if reached.count == attempts and reached.reason is None:
         return MessageDeath(id, max_attempts=reached.limit)
     what = f"failures of {reached.reason.name}" if reached.reason else "failures"
@@ -81,15 +91,15 @@ def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> d
     halt), and the announcement only after the commit. Rows that are gone or locked by another
     transaction are skipped. The caller holds the locks of the streams.
     """
-    by_id = {death.id: death for death in deaths}
-    dying = _read(tx, by_id)
+    dying = _read(tx, {death.id: death for death in deaths})
+    if not dying:
+        return {}
     by_destination: dict[str, list[_Dying]] = {}
     for item in dying:
         by_destination.setdefault(item.on_poison, []).append(item)
     discarded = by_destination.pop(OnPoison.DISCARD, [])
-    for item in discarded:
-        _log(item.poisoning(), "message_discarded", "discarded", item.death.raised)
     if discarded:
+        _log(discarded, "message_discarded", "discarded")
         # Written before the commit: a crash right after it must not lose the only trace.
         flush()
     moved = by_destination.pop(OnPoison.DEAD_QUEUE, [])
@@ -113,18 +123,19 @@ def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> d
     ]
     if of_instances:
         on_death.notify_instances(tx, of_instances)
-    if dying:
-        crash_points.reach("quarantine.recorded")
-        tx.run("delete", ids=[item.id for item in dying])
-        crash_points.reach("quarantine.deleted")
-        streams.wake(tx, {item.stream for item in dying if item.stream is not None})
+    crash_points.reach("quarantine.recorded")
+    tx.run("delete", ids=[item.id for item in dying])
+    crash_points.reach("quarantine.deleted")
+    streams.wake(tx, {item.stream for item in dying if item.stream is not None})
     for item in dying:
         # A message in a dead queue died when it was moved there: one death, counted once.
         if not item.row.is_moved:
             tx.counts.add(CounterKey(item.row.queue, item.row.name, item.row.kind), "poisoned")
     poisonings = {item.id: item.poisoning() for item in dying}
-    retry_outcomes.mark_deaths(tx, {item.id: item.group for item in dying})
-    _announce(tx, list(poisonings.values()), by_id)
+    # For the audit trail of messages that were retried before.
+    groups = [{"id": item.id, "fingerprint": item.group} for item in dying]
+    tx.run("mark_deaths", ids=sorted(poisonings), rows=json.dumps(groups))
+    _announce(tx, dying, list(poisonings.values()))
     return poisonings
 
 
@@ -164,71 +175,25 @@ class _DyingRow(NamedTuple):
 
 @dataclass(frozen=True)
 class _Dying:
-    """A locked message and why it dies."""
+    """A locked message, why it dies, and how its death is recorded."""
 
     row: _DyingRow
     death: MessageDeath
-
-    @property
-    def id(self) -> int:
-        return self.row.id
-
-    @property
-    def stream(self) -> Stream | None:
-        return None if self.row.stream is None else (self.row.queue_id, self.row.stream)
-
-    @property
-    def on_poison(self) -> str:
-        # A dead queue has no dead queue of its own either: what dies in it is quarantined.
-        return OnPoison.QUARANTINE if self.row.on_poison == "broken" else self.row.on_poison
-
-    @property
-    def attempts(self) -> int:
-        return self.row.attempts if self.death.attempts is None else self.death.attempts
-
-    @property
-    def last_reason(self) -> FailureReason | None:
-        if self.row.is_lost:
-            return FailureReason.WORKER_LOST
-        stored = self.row.failure_reason
-        return FailureReason.read(stored) if stored else None
-
-    @property
-    def error(self) -> str | None:
-        if self.row.is_lost:
-            return f"worker {self.row.worker} did not report before its lease ran out"
-        return self.row.error
-
-    @property
-    def cause(self) -> str:
-        exception = None if self.row.is_lost else _text(self.row.exception)
-        return cause_of(self.last_reason or self.death.reason, exception)
-
-    @property
-    def frame(self) -> str:
-        return "" if self.row.is_lost else _text(self.row.frame) or ""
-
-    @property
-    def group(self) -> str:
-        """The fingerprint of its group: that of its first death."""
-        if self.row.first_group is not None:
-            return self.row.first_group
-        return fingerprint(self.row.name, self.cause, self.frame)
-
-    @property
-    def limit(self) -> int | None:
-        """The limit in force; None: there was none."""
-        if self.death.unlimited:
-            return None
-        own = self.death.max_attempts
-        return self.row.max_attempts if own is None else own
-
-    @property
-    def verdict(self) -> str:
-        if self.death.verdict:
-            return storable_text(self.death.verdict)
-        limit = "unlimited" if self.limit is None else max(self.limit, 1)
-        return f"gave up after {self.attempts} of {limit} attempts"
+    id: int
+    stream: Stream | None
+    #: An OnPoison.
+    on_poison: str
+    attempts: int
+    #: The limit in force; None: there was none.
+    limit: int | None
+    last_reason: FailureReason | None
+    error: str | None
+    verdict: str
+    #: The fingerprint of its group, and what the messages of the group have in common: those of its
+    #: first death.
+    group: str
+    exception: str
+    frame: str
 
     def record_columns(self) -> dict[str, Any]:
         """Return the columns of the poison record that are not those of the message."""
@@ -237,7 +202,8 @@ class _Dying:
             "reason": int(self.death.reason),
             "verdict": self.verdict,
             "fingerprint": self.group,
-            **self._group_columns(),
+            "exception": self.exception,
+            "frame": self.frame,
             "attempts": self.attempts,
             "max_attempts": self.limit,
             "halts": self.stream is not None and self.row.stream_policy == StreamPolicy.HALT,
@@ -260,20 +226,9 @@ class _Dying:
                 "attempts": self.attempts,
                 "max_attempts": self.limit,
                 "fingerprint": self.group,
-                **self._group_columns(),
+                "exception": self.exception,
+                "frame": self.frame,
             },
-        }
-
-    def _group_columns(self) -> dict[str, str]:
-        """Return what the messages of its group have in common: that of the first death."""
-        if self.row.first_group is not None:
-            return {
-                "exception": _text(self.row.first_exception) or "",
-                "frame": _text(self.row.first_frame) or "",
-            }
-        return {
-            "exception": storable_text(self.cause)[:200],
-            "frame": storable_text(self.frame)[:300],
         }
 
     def as_dead_message(self, instance: str) -> on_death.DeadMessage:
@@ -331,52 +286,88 @@ def _read(tx: Transaction, deaths: Mapping[int, MessageDeath]) -> list[_Dying]:
                 name=row.name,
                 message_id=row.id,
             )
-    return [_Dying(row, deaths[row.id]) for row in rows]
+    return [_describe(row, deaths[row.id]) for row in rows]
 
 
-def _text(value: Any) -> str | None:
-    """Return a value of a history as text: it may be damaged, and SQLite gives it any type."""
-    return None if value is None else str(value)
-
-
-def _announce(
-    tx: Transaction, poisonings: list[Poisoning], deaths: Mapping[int, MessageDeath]
-) -> None:
-    def log() -> None:
-        for poisoning in poisonings:
-            if poisoning.destination != OnPoison.DISCARD:
-                raised = deaths[poisoning.message_id].raised
-                _log(poisoning, "message_poisoned", "poisoned", raised)
-
-    if poisonings:
-        tx.after_commit(log)
-        signals.announce(
-            tx.using,
-            "message_poisoned",
-            signals.message_poisoned,
-            sender=Poisoning,
-            each=lambda: [{"poison": poisoning} for poisoning in poisonings],
-        )
-
-
-def _log(poisoning: Poisoning, kind: str, what: str, raised: BaseException | None) -> None:
-    """Log a death as one error with its exception; the decision of an operator as a warning."""
-    last = poisoning.last_failure_reason
-    event(
-        logging.ERROR if poisoning.reason is not FailureReason.OPERATOR else logging.WARNING,
-        kind,
-        "{what} message {name} {message_id} of queue {queue} after {attempts} attempts "
-        "({reason}, last failure {last_failure_reason}): {error}",
-        what=what,
-        name=poisoning.name,
-        message_id=poisoning.message_id,
-        queue=poisoning.queue,
-        stream=poisoning.stream,
-        attempts=poisoning.attempts,
-        reason=poisoning.reason.name,
-        last_failure_reason=last.name if last else "none",
-        error=poisoning.last_error or "no error",
-        fingerprint=poisoning.fingerprint,
-        destination=poisoning.destination,
-        exc_info=raised,
+def _describe(row: _DyingRow, death: MessageDeath) -> _Dying:
+    """Work out what the record of a death says."""
+    attempts = row.attempts if death.attempts is None else death.attempts
+    limit = row.max_attempts if death.max_attempts is None else death.max_attempts
+    if death.unlimited:
+        limit = None
+    shown = "unlimited" if limit is None else max(limit, 1)
+    if row.is_lost:
+        last_reason: FailureReason | None = FailureReason.WORKER_LOST
+        error: str | None = f"worker {row.worker} did not report before its lease ran out"
+        exception = frame = ""
+    else:
+        last_reason = FailureReason.read(row.failure_reason) if row.failure_reason else None
+        error, exception, frame = row.error, _text(row.exception), _text(row.frame)
+    if row.first_group is not None:
+        group = row.first_group
+        exception, frame = _text(row.first_exception), _text(row.first_frame)
+    else:
+        cause = cause_of(last_reason or death.reason, exception)
+        group = fingerprint(row.name, cause, frame)
+        exception, frame = storable_text(cause)[:200], storable_text(frame)[:300]
+    return _Dying(
+        row,
+        death,
+        id=row.id,
+        stream=None if row.stream is None else (row.queue_id, row.stream),
+        # A dead queue has no dead queue of its own either: what dies in it is quarantined.
+        on_poison=OnPoison.QUARANTINE if row.on_poison == "broken" else row.on_poison,
+        attempts=attempts,
+        limit=limit,
+        last_reason=last_reason,
+        error=error,
+        verdict=storable_text(death.verdict)
+        if death.verdict
+        else f"gave up after {attempts} of {shown} attempts",
+        group=group,
+        exception=exception,
+        frame=frame,
     )
+
+
+def _text(value: Any) -> str:
+    """Return a value of a history as text: it may be damaged, and SQLite gives it any type."""
+    return "" if value is None else str(value)
+
+
+def _announce(tx: Transaction, dying: Sequence[_Dying], poisonings: Sequence[Poisoning]) -> None:
+    # The discarded messages are logged already.
+    kept = [item for item in dying if item.on_poison != OnPoison.DISCARD]
+    tx.after_commit(lambda: _log(kept, "message_poisoned", "poisoned"))
+    signals.announce(
+        tx.using,
+        "message_poisoned",
+        signals.message_poisoned,
+        sender=Poisoning,
+        each=lambda: [{"poison": poisoning} for poisoning in poisonings],
+    )
+
+
+def _log(dying: Iterable[_Dying], kind: str, what: str) -> None:
+    """Log each death as one error with its exception; the decision of an operator as a warning."""
+    for item in dying:
+        poisoning = item.poisoning()
+        last = poisoning.last_failure_reason
+        event(
+            logging.ERROR if poisoning.reason is not FailureReason.OPERATOR else logging.WARNING,
+            kind,
+            "{what} message {name} {message_id} of queue {queue} after {attempts} attempts "
+            "({reason}, last failure {last_failure_reason}): {error}",
+            what=what,
+            name=poisoning.name,
+            message_id=poisoning.message_id,
+            queue=poisoning.queue,
+            stream=poisoning.stream,
+            attempts=poisoning.attempts,
+            reason=poisoning.reason.name,
+            last_failure_reason=last.name if last else "none",
+            error=poisoning.last_error or "no error",
+            fingerprint=poisoning.fingerprint,
+            destination=poisoning.destination,
+            exc_info=item.death.raised,
+        )

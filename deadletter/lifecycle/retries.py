@@ -12,12 +12,12 @@ from .. import crash_points, signals, sql
 from ..models import PoisonRecord, Queue
 from ..status import FailureReason
 from . import streams
-from .act_results import ActResult
 from .counters import CounterKey
 from .instances import on_retry
 from .notify import notify_after_commit
 from .refusals import Refusal, RefusalReason
 from .transaction import Stream, Transaction
+from .values import ActResult
 
 #: The columns that a retry or removal needs; a thousand records are read at a time.
 _NEEDED = (
@@ -109,12 +109,29 @@ class RetryBatch:
         self.refused: dict[int, str] = {}
 
     def restore_all(self) -> None:
-        """Put every message back that can be put back."""
+        """
+        Put every message back that can be put back.
+
+        For messages of instances, undo also what their poison did to the instances: one message at
+        a time, repeated as long as it helps, because the retry of the message that failed an
+        instance makes the retry of its other messages possible.
+        """
         records = self.records
         self.restore([id for id in sorted(records) if records[id].instance is None])
-        self._restore_of_instances(
-            [id for id in sorted(records) if records[id].instance is not None]
-        )
+        waiting = [id for id in sorted(records) if records[id].instance is not None]
+        helped = True
+        while waiting and helped:
+            helped = False
+            for id in list(waiting):
+                plan = on_retry.plan_retry(self.tx, records[id], queue=self.queue)
+                if isinstance(plan, str):
+                    self.refused[id] = plan
+                    continue
+                waiting.remove(id)
+                self.refused.pop(id, None)
+                if self.restore([id]):
+                    on_retry.apply_plan(self.tx, plan, records[id])
+                    helped = True
 
     def restore(self, ids: list[int]) -> bool:
         """Put messages back; return whether any could be put back."""
@@ -132,27 +149,6 @@ class RetryBatch:
         """Note which of the ids are done: `restored` are the message ids that were put back."""
         self.done |= {id for id in ids if self.records[id].message_id in restored}
         return bool(restored)
-
-    def _restore_of_instances(self, ids: list[int]) -> None:
-        """
-        Put back messages of instances, and undo what their poison did to the instances.
-
-        One message at a time, repeated as long as it helps: the retry of the message that failed an
-        instance makes the retry of its other messages possible.
-        """
-        waiting, helped = list(ids), True
-        while waiting and helped:
-            helped = False
-            for id in list(waiting):
-                plan = on_retry.plan_retry(self.tx, self.records[id], queue=self.queue)
-                if isinstance(plan, str):
-                    self.refused[id] = plan
-                    continue
-                waiting.remove(id)
-                self.refused.pop(id, None)
-                if self.restore([id]):
-                    on_retry.apply_plan(self.tx, plan, self.records[id])
-                    helped = True
 
 
 def count_and_announce(

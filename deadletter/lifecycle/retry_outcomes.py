@@ -1,10 +1,9 @@
-"""Outcomes of retried messages, for the audit trail."""
+"""Outcomes of retried messages, for the audit trail; a quarantine marks the deaths itself."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from django.db.models import F
 
@@ -16,13 +15,6 @@ _COLUMNS = {
     AuditedMessage.Outcome.DIED_SAME: "died_same",
     AuditedMessage.Outcome.DIED_OTHER: "died_other",
 }
-
-
-def mark_deaths(tx: Transaction, groups: Mapping[int, str]) -> None:
-    """Note deaths, in the transaction of the quarantine; `groups`: fingerprints by message id."""
-    if groups:
-        rows = [{"id": id, "fingerprint": group} for id, group in groups.items()]
-        tx.run("mark_deaths", ids=sorted(groups), rows=json.dumps(rows))
 
 
 def mark_removed(tx: Transaction, ids: Collection[int]) -> None:

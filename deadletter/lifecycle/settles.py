@@ -30,14 +30,20 @@ class LeaseGuard(NamedTuple):
 
 def lease_guard(reports: Sequence[Any]) -> LeaseGuard:
     """Return the guard of reports that have an `id` and a `token`."""
-    # A batch has few tokens and many messages: each token is checked once.
-    safe = {token: _safe(token) for token in {item.token for item in reports}}
-    return _guard({item.id: safe[item.token] for item in reports})
+    return lease_guard_for({item.id: item.token for item in reports})
 
 
 def lease_guard_for(tokens: Tokens) -> LeaseGuard:
     """Return the guard of messages given as id and token."""
-    return _guard({id: _safe(token) for id, token in tokens.items()})
+    # A batch has few tokens and many messages: each token is checked once.
+    safe = {}
+    for token in set(tokens.values()):
+        text = str(token)
+        # No claim gives out another text; "" matches no row.
+        is_safe = text.isalnum() and text.isascii() and len(text) <= 32
+        safe[token] = text if is_safe else ""
+    ids = sorted(tokens)
+    return LeaseGuard(ids, [f"{safe[tokens[id]]}-{id}" for id in ids])
 
 
 def settle(
@@ -65,14 +71,3 @@ def queue_names(tx: Transaction, ids: Iterable[int]) -> dict[int, str]:
     """Return the names of queues by id, for the signals about settled messages."""
     queues = Queue.objects.using(tx.using).filter(pk__in=set(ids))
     return dict(queues.values_list("pk", "name"))
-
-
-def _guard(tokens: Tokens) -> LeaseGuard:
-    ids = sorted(tokens)
-    return LeaseGuard(ids, [f"{tokens[id]}-{id}" for id in ids])
-
-
-def _safe(token: object) -> str:
-    """Return the token, or "", which matches no row, for a text that no claim gives out."""
-    text = str(token)
-    return text if text.isalnum() and text.isascii() and len(text) <= 32 else ""

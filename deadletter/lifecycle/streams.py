@@ -16,7 +16,6 @@ from ..models import StreamPolicy
 from ..sql import Row
 from .limits import LimitJudgement, Limits
 from .transaction import Stream, Transaction
-from .values import Completion, Failure
 
 #: Messages behind a blocked candidate that are parked along with it.
 REACH = 1_000
@@ -175,11 +174,6 @@ def lock(tx: Transaction, ids: Collection[int]) -> None:
     """Lock the streams of these messages, all at once and in order, before changing any."""
     if ids:
         tx.run("lock_streams", ids=sorted(ids))
-
-
-def ids_in_streams(reports: Iterable[Completion | Failure]) -> list[int]:
-    """Return the ids of messages that may have a stream: all but those known to have none."""
-    return [item.id for item in reports if item.message is None or item.message.stream is not None]
 
 
 def wake(tx: Transaction, streams: Iterable[Stream]) -> list[int]:

@@ -123,7 +123,10 @@ class Transaction:
         part = replace(self, counts=Counts(), wait=min(self.wait, TRY_WAIT))
         try:
             with transaction.atomic(using=self.using):
-                before = _bound(self.connection, part.wait) if part.wait < self.wait else {}
+                before: dict[str, str] = {}
+                if part.wait < self.wait:
+                    timeout = planner.lock_timeout(part.wait)
+                    before = planner.configure(self.connection, timeout)
                 result = work(part)
                 if before:
                     # A savepoint that is kept keeps the setting as well.
@@ -219,17 +222,11 @@ def bounded(using: str, wait: float = LOCK_WAIT) -> Iterator[None]:
     """Let the statements of a block, which are one transaction, wait so long for a lock at most."""
     connection = connections[using]
     with transaction.atomic(using=using):
-        before = _bound(connection, wait)
+        is_sqlite = connection.vendor == "sqlite"
+        before = {} if is_sqlite else planner.configure(connection, planner.lock_timeout(wait))
         yield
         if before:
             planner.configure(connection, before)
-
-
-def _bound(connection: BaseDatabaseWrapper, wait: float) -> dict[str, str]:
-    """Set the lock_timeout of this transaction or savepoint; return the one before."""
-    if connection.vendor == "sqlite":
-        return {}
-    return planner.configure(connection, planner.lock_timeout(wait))
 
 
 def _is_locked(error: Exception, wait: float) -> bool:

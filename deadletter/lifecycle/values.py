@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import sql
 from ..durations import Duration
 from ..failure_policy import Policy
 from ..payload import decode
 from ..status import FailureReason, Status, check_stage
+
+if TYPE_CHECKING:
+    from ..models import PoisonRecord
 
 _UNREAD: Any = object()
 
@@ -140,10 +143,6 @@ class Levels(NamedTuple):
     seconds: float = 0.0
 
 
-def _stream(message: Claimed) -> tuple[str, str] | None:
-    return None if message.stream is None else (message.queue, message.stream)
-
-
 @dataclass(frozen=True)
 class Batch:
     """The result of a claim: messages in order, the messages of a stream adjacent."""
@@ -168,7 +167,10 @@ class Batch:
 
     def runs(self) -> Iterator[list[Claimed]]:
         """Yield what may run concurrently: each message without a stream, each run of a stream."""
-        for stream, run in groupby(self.messages, key=_stream):
+        for stream, run in groupby(
+            self.messages,
+            key=lambda item: None if item.stream is None else (item.queue, item.stream),
+        ):
             if stream is None:
                 yield from ([message] for message in run)
             else:
@@ -362,3 +364,36 @@ class WorkBatch(Batch):
     def refused(self) -> list[int]:
         """Completions whose flags make no stage; their `outcomes` say why."""
         return [id for id, what in self.outcomes.items() if isinstance(what, Refused)]
+
+
+@dataclass(frozen=True)
+class ActResult:
+    """
+    The result of an act that a person asks for.
+
+    Each id is done, missing, or refused with the reason (a `Refusal`).
+    """
+
+    done: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    #: The audit entry; 0 if the act changed and refused nothing, or if its caller writes the entry.
+    entry_id: int = 0
+    #: The poison records that were done, as they were, for the audit trail of one transaction.
+    records: list[PoisonRecord] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def retried(self) -> list[int]:
+        """The ids that were retried: `done` under its public name for a retry."""
+        return self.done
+
+    @property
+    def removed(self) -> list[int]:
+        """The ids that were removed: `done` under its public name for a removal."""
+        return self.done
+
+    def add(self, other: ActResult) -> None:
+        """Add the ids of another part of the same act; its entry and records are not kept."""
+        self.done.extend(other.done)
+        self.missing.extend(other.missing)
+        self.refused.update(other.refused)

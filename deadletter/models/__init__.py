@@ -14,7 +14,7 @@ from .instance import (
     stream_of,
 )
 from .message import Kind, Message, State
-from .poison import PoisonRecord
+from .poison import PoisonRecord, is_moved
 from .primary import primary_alias
 from .queue import OnPoison, Queue, StreamPolicy
 from .worker import Breaker, WorkerDeath, WorkerProcess
@@ -44,6 +44,7 @@ __all__ = [
     "StreamPolicy",
     "WorkerDeath",
     "WorkerProcess",
+    "is_moved",
     "primary_alias",
     "stream_of",
 ]

@@ -18,7 +18,7 @@ from ..error_details import (
 )
 from ..status import FailureReason
 from .fields import Damaged, FailureReasonField, JSONFact, JSONTextField, MomentField
-from .message import Kind
+from .message import Kind, Message
 
 
 class PoisonQuerySet(models.QuerySet["PoisonRecord"]):
@@ -191,3 +191,8 @@ class PoisonRecord(models.Model):
         if self.kind == Kind.ORCHESTRATION:
             return Orchestration(self.instance or "", self.execution_id)
         return Plain(self.name)
+
+
+def is_moved(row: Message | PoisonRecord) -> bool:
+    """Return whether a message died in another queue and was moved to a dead queue."""
+    return row.source_id is not None and row.origin is None

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ..exceptions import LockNotAvailable
-from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction, in_transaction
+from ..lifecycle.values import ActResult
 from ..models import AuditEntry, primary_alias
 from ..text import short_repr
 from . import audit

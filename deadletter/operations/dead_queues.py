@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from ..lifecycle import dead_queues
-from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction
+from ..lifecycle.values import ActResult
 from ..models import Act, Message, PoisonRecord, Queue
 from . import audit
 from .acts import (

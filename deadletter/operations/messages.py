@@ -8,9 +8,9 @@ from typing import Any
 
 from .. import clock
 from ..lifecycle import manual_acts
-from ..lifecycle.act_results import ActResult
 from ..lifecycle.refusals import Refusal, RefusalReason
 from ..lifecycle.transaction import Transaction
+from ..lifecycle.values import ActResult
 from ..models import Act, Message, PoisonRecord, State
 from ..patterns import is_pattern
 from ..status import FailureReason

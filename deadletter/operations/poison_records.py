@@ -14,8 +14,8 @@ from django.db.models.functions import Cast
 
 from ..conf import NAME, get_settings
 from ..lifecycle import retries
-from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction, in_transaction
+from ..lifecycle.values import ActResult
 from ..models import Act, AuditEntry, PoisonRecord
 from ..payload import accept
 from ..status import FailureReason

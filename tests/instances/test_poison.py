@@ -136,7 +136,7 @@ def test_the_owner_is_told_in_the_transaction_of_the_quarantine(clock, family, m
     start("one", instance="o")
     take_turn(lifecycle.claim().messages[0], flows.versions("one"))
     activity = lifecycle.claim()
-    monkeypatch.setattr(quarantine.retry_outcomes, "mark_deaths", _broken)
+    monkeypatch.setattr(quarantine, "_announce", _broken)
 
     with pytest.raises(RuntimeError, match="broken"):
         lifecycle.abandon(activity.token, activity.ids[0], force_poison=True)

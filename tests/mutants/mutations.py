@@ -733,7 +733,7 @@ def _locks() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "lifecycle/streams.py",
+                "lifecycle/batch.py",
                 "if item.message is None or item.message.stream is not None",
                 "if item.message is None",
             )
@@ -933,8 +933,8 @@ def _levels() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/claims.py",
-                    "if request.queues is None:\n        return due",
-                    "return due",
+                    "if request.queues is not None:\n            # The known",
+                    "if False:\n            # The known",
                 )
             ],
             [f"{LEVELS}::test_levels_of_a_queue_that_is_not_asked_for_are_passed_over"],
@@ -1157,8 +1157,8 @@ def _dead_queues() -> Iterator[Mutation]:
             [
                 python(
                     "lifecycle/quarantine.py",
-                    "            return self.row.first_group\n        return fingerprint(",
-                    "            pass\n        return fingerprint(",
+                    "        group = row.first_group\n",
+                    "        group = fingerprint(row.name, exception, frame)\n",
                 )
             ],
             ["tests/operations/test_groups_in_dead_queues.py"],
@@ -1643,7 +1643,7 @@ def _applications() -> Iterator[Mutation]:
         ),
         "log a death without its exception": (
             "sqlite",
-            python("lifecycle/quarantine.py", "exc_info=raised", "exc_info=None"),
+            python("lifecycle/quarantine.py", "exc_info=item.death.raised", "exc_info=None"),
             f"{sentry}one_event_for_a_death_and_none_for_its_retries",
         ),
         "leave Sentry's events to the end of a process that has none": (

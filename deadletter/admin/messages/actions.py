@@ -18,7 +18,6 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ... import clock, operations
-from ...lifecycle.act_results import ActResult
 from ...lifecycle.dead_queues import read_original_death, refuse_retry_dead, source_queues
 from ...lifecycle.manual_acts import (
     refuse_discard,
@@ -27,6 +26,7 @@ from ...lifecycle.manual_acts import (
     refuse_retry_now,
 )
 from ...lifecycle.refusals import Refusal
+from ...lifecycle.values import ActResult
 from ...models import Message, OnPoison, Queue, State, StreamPolicy
 from ...text import page_text
 from ..base import alias, as_id, tell, write_log

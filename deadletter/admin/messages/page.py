@@ -11,9 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 
 from ... import operations
-from ...lifecycle.dead_queues import is_moved
 from ...lifecycle.internal_queue import PREFIX
-from ...models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess
+from ...models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess, is_moved
 from ...operations import trail
 from ...status import FailureReason
 from ...text import page_text

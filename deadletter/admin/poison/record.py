@@ -8,8 +8,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 
 from ... import clock
-from ...lifecycle.dead_queues import is_moved
-from ...models import PoisonRecord
+from ...models import PoisonRecord, is_moved
 from ...operations import trail
 from ...status import FailureReason
 from ...text import page_text
