@@ -69,7 +69,7 @@ def import_messages(
     if queue is not None:
         require_queue(queue, using=alias)
     selection = {"origin": origin} | ({"queue": queue} if queue is not None else {})
-    work = _Run(
+    work = _ImportRun(
         origin=origin,
         queue=queue,
         new=audit.NewEntry(act=Act.IMPORT, by=by, why=why, selection=selection),
@@ -96,7 +96,7 @@ class BadRow:
 
 
 @dataclass(kw_only=True)
-class _Run:
+class _ImportRun:
     """One import: the result so far, and the piece that is being collected."""
 
     origin: str

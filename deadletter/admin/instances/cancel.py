@@ -13,7 +13,7 @@ from ..base import alias, tell, write_log
 from ..confirm import ActSubject, ActView, Question, WhyForm
 from ..counts import Capped, capped
 from ..urls import to_instance
-from .page import find, gone
+from .instance_page import find, gone
 
 #: Children named, and rows counted.
 NAMED, COUNTED = 20, 1_000
