@@ -196,11 +196,6 @@ def may(model_admin: StrictLookups, request: HttpRequest, permission: str = "") 
     return seen and (not permission or request.user.has_perm(permission))
 
 
-def alias() -> str:
-    """Return the primary: a replica may still show rows that are already gone."""
-    return primary_alias()
-
-
 def tell(request: HttpRequest, text: str, level: int = messages.SUCCESS) -> None:
     messages.add_message(request, level, text, fail_silently=True)
 

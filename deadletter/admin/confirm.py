@@ -16,8 +16,8 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Queue
-from .base import AdminView, alias
+from ..models import Queue, primary_alias
+from .base import AdminView
 
 #: Characters of a reason; the audit trail keeps it for good.
 WHY_LIMIT = 2_000
@@ -46,7 +46,7 @@ class RetryForm(WhyForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        names = Queue.objects.using(alias()).order_by("name").values_list("name", flat=True)
+        names = Queue.objects.using(primary_alias()).order_by("name").values_list("name", flat=True)
         queue = self.fields["queue"]
         assert isinstance(queue, forms.ChoiceField)  # noqa: S101 - declared above
         queue.choices = [("", _("the one it came from")), *((name, name) for name in names)]

@@ -74,7 +74,7 @@ def act_on_ids(
                     entry=entry,  # noqa: B023
                     missing=len(total.missing),
                 ),
-                using=alias_of(using),
+                using=primary_alias(using),
             )
         total.add(result)
         start += len(piece)
@@ -180,8 +180,3 @@ def as_ids(ids: int | Iterable[int]) -> list[int]:
 def can_be_id(id: int) -> bool:
     """Return whether a row can have this id: a positive bigint."""
     return 0 < id <= _LARGEST
-
-
-def alias_of(using: str | None) -> str:
-    """Return the alias of the primary: a replica may show rows that are already gone."""
-    return primary_alias(using)

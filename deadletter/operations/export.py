@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..lifecycle.transaction import in_transaction
-from ..models import Act, Damaged, PoisonRecord
+from ..models import Act, Damaged, PoisonRecord, primary_alias
 from ..status import FailureReason
 from . import audit
-from .acts import alias_of
 from .filters import PoisonFilter
 from .redaction import redact, redact_history
 
@@ -77,7 +76,7 @@ def export_poison(
     """
     if format not in ("jsonl", "csv"):
         raise ValueError(f"format: expected jsonl or csv, got {format!r}")
-    alias = alias_of(using)
+    alias = primary_alias(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
     new = audit.NewEntry(
         act=Act.EXPORT,

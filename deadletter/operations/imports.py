@@ -15,9 +15,9 @@ from ..lifecycle.imports import (
     read_exported,
 )
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, AuditEntry
+from ..models import Act, AuditEntry, primary_alias
 from . import audit
-from .acts import Progress, after_pieces, alias_of
+from .acts import Progress, after_pieces
 from .hidden_values import find_marker
 from .queues import require_queue
 
@@ -64,7 +64,7 @@ def import_messages(
     rest, and two concurrent imports store nothing twice. Raises ValueError for a bad origin,
     UnknownQueue for a bad queue.
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
     check_origin(origin)
     if queue is not None:
         require_queue(queue, using=alias)

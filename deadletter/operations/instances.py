@@ -12,9 +12,8 @@ from ..exceptions import InstanceNotRunning
 from ..instances.control import cancel_in
 from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, Instance, InstanceEvent, PoisonRecord
+from ..models import Act, Instance, InstanceEvent, PoisonRecord, primary_alias
 from . import audit
-from .acts import alias_of
 
 #: Rows read for a name and a status together: no index has both.
 REACH = 10_000
@@ -56,7 +55,9 @@ def list_instances(
 
     The status "stuck" means running and waiting for a lost message, as the last sweep found it.
     """
-    rows = Instance.objects.using(alias_of(using)).without_bodies().order_by("-updated_at", "-pk")
+    rows = (
+        Instance.objects.using(primary_alias(using)).without_bodies().order_by("-updated_at", "-pk")
+    )
     return list(narrowed(rows, status=status, name=name)[:limit])
 
 
@@ -84,14 +85,14 @@ def get_instance(id: str, *, using: str | None = None) -> Instance | None:
     """Return one instance with all its columns, or None."""
     if "\x00" in id:  # PostgreSQL refuses the character
         return None
-    return Instance.objects.using(alias_of(using)).filter(pk=id).first()
+    return Instance.objects.using(primary_alias(using)).filter(pk=id).first()
 
 
 def events_of(
     id: str, *, before: int | None = None, limit: int = 50, using: str | None = None
 ) -> list[InstanceEvent]:
     """Return the log of an instance, latest first; `before`: only events before this id."""
-    rows = InstanceEvent.objects.using(alias_of(using)).filter(instance=id).order_by("-id")
+    rows = InstanceEvent.objects.using(primary_alias(using)).filter(instance=id).order_by("-id")
     return list((rows if before is None else rows.filter(pk__lt=before))[:limit])
 
 
@@ -99,7 +100,7 @@ def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
     """Return what a poison record did to its instance, and what its retry would do now."""
     if record.instance is None:
         return Effect(None)
-    alias = alias_of(using)
+    alias = primary_alias(using)
     owner = Instance.objects.using(alias).without_bodies().filter(pk=record.instance).first()
     failed_it = owner is not None and on_retry.has_failed(record, owner)
     plan = on_retry.preview_retry(record, using=alias, now=clock.now(alias))
@@ -129,7 +130,7 @@ def cancel_instance(
         return Cancellation(cancelled, entry_id=entry.pk)
 
     try:
-        return in_transaction(work, using=alias_of(using))
+        return in_transaction(work, using=primary_alias(using))
     except InstanceNotRunning as error:
         return Cancellation(refused=error.problem)
 

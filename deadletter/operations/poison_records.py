@@ -16,12 +16,12 @@ from ..conf import NAME, get_settings
 from ..lifecycle import retries
 from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, AuditEntry, PoisonRecord
+from ..models import Act, AuditEntry, PoisonRecord, primary_alias
 from ..payload import accept
 from ..status import FailureReason
 from ..text import short_repr
 from . import audit
-from .acts import act_in, act_on_ids, after_pieces, alias_of, as_ids, can_be_id
+from .acts import act_in, act_on_ids, after_pieces, as_ids, can_be_id
 from .filters import PoisonFilter
 from .hidden_values import refuse_markers
 
@@ -79,17 +79,17 @@ def list_poison(
         stream=stream,
         text=text,
     )
-    return list(wanted.records(alias_of(using)).order_by("-pk")[:limit])
+    return list(wanted.records(primary_alias(using)).order_by("-pk")[:limit])
 
 
 def get_poison(poison_id: int, *, using: str | None = None) -> PoisonRecord | None:
     """Return one record with all its columns, or None."""
-    return PoisonRecord.objects.using(alias_of(using)).filter(pk=poison_id).first()
+    return PoisonRecord.objects.using(primary_alias(using)).filter(pk=poison_id).first()
 
 
 def preview(wanted: PoisonFilter, *, limit: int | None = None, using: str | None = None) -> Preview:
     """Count the records that match (with `limit`, at most the first so many) and read a sample."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
     rows = fixed.records(alias)
     halting = rows.filter(halts=True).order_by().values("pk")
@@ -223,7 +223,7 @@ def _retry_edited(
             return result, entry
 
         with after_pieces(len(total.done)):
-            result, entry = in_transaction(work, using=alias_of(using))
+            result, entry = in_transaction(work, using=primary_alias(using))
         total.add(result)
         entry_id = entry.pk if entry else entry_id
     return replace(total, entry_id=entry_id)

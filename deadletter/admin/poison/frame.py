@@ -9,11 +9,11 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from ...models import Act
+from ...models import Act, primary_alias
 from ...operations import trail
 from ...text import page_text
 from ...times import moment
-from ..base import AdminView, alias, tell
+from ..base import AdminView, tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class PoisonPageView(AdminView):
 
     def gone(self, message_id: int | None) -> HttpResponse:
         """Say that a record is gone, and who retried or removed it."""
-        last = trail(message_id, using=alias())[:1] if message_id is not None else []
+        last = trail(message_id, using=primary_alias())[:1] if message_id is not None else []
         if last and last[0].entry.act in (Act.RETRY, Act.REMOVE):
             entry = last[0].entry
             texts = {

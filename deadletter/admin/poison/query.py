@@ -20,12 +20,12 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...models import Kind, PoisonRecord, Queue
+from ...models import Kind, PoisonRecord, Queue, primary_alias
 from ...operations import PoisonFilter
 from ...patterns import is_pattern
 from ...status import FailureReason
 from ...text import ERROR_LIMIT
-from ..base import COUNT_LIMIT, alias, as_id
+from ..base import COUNT_LIMIT, as_id
 from ..counts import Capped
 from ..render import reason_name
 
@@ -116,7 +116,9 @@ class PoisonFilterForm(forms.Form):
 
     def queue_names(self) -> list[str]:
         """Return the queues that the browser suggests."""
-        return list(Queue.objects.using(alias()).order_by("name").values_list("name", flat=True))
+        return list(
+            Queue.objects.using(primary_alias()).order_by("name").values_list("name", flat=True)
+        )
 
 
 #: Parameters of the filter, in the order of the form.
@@ -191,7 +193,9 @@ def count(found: SearchWindow, *, limit: int = COUNT_LIMIT) -> Capped:
 def find_record(object_id: object) -> Any:
     """Read a record without its large columns; the database cuts the error."""
     id = as_id(str(object_id))
-    rows = PoisonRecord.objects.using(alias()).without_bodies().defer("last_error", "verdict")
+    rows = (
+        PoisonRecord.objects.using(primary_alias()).without_bodies().defer("last_error", "verdict")
+    )
     cut = {"error": Left("last_error", ERROR_LIMIT + 1), "said": Left("verdict", ERROR_LIMIT + 1)}
     return None if id is None else rows.annotate(**cut).filter(pk=id).first()
 

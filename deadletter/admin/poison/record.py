@@ -9,11 +9,10 @@ from django.http import HttpRequest, HttpResponse
 
 from ... import clock
 from ...lifecycle.dead_queues import is_moved
-from ...models import PoisonRecord
+from ...models import PoisonRecord, primary_alias
 from ...operations import trail
 from ...status import FailureReason
 from ...text import page_text
-from ..base import alias
 from ..cli_hint import command
 from ..dead_queue import show_death
 from ..history import timeline
@@ -30,7 +29,7 @@ class RecordView(PoisonPageView):
         return None if self.record is not None else self.gone(None)
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        found, allowed, now = self.record, self.rights, clock.now(alias())
+        found, allowed, now = self.record, self.rights, clock.now(primary_alias())
         behind = following(found)
         return self.page(
             "poison/record",
@@ -53,7 +52,7 @@ class RecordView(PoisonPageView):
                 for message in behind.first
             ],
             timeline=timeline(found, payloads=allowed.payload),
-            trail=trail(found.message_id, using=alias()),
+            trail=trail(found.message_id, using=primary_alias()),
             commands=_commands(found, allowed),
             now=now,
         )
