@@ -101,7 +101,8 @@ class StreamActView(AdminView):
         act = RECORD_ACTS.get(kwargs["slug"])
         if act is None:
             raise Http404
-        view = act.as_view(model_admin=self.model_admin, home=self.link("streams"))
+        home = link(self.model_admin.admin_site.name, "streams")
+        view = act.as_view(model_admin=self.model_admin, home=home)
         return view(request, object_id=kwargs["poison_id"])
 
 

@@ -17,7 +17,7 @@ from ...error_details import ErrorDetails
 from ...models import Instance, InstanceStatus, Message, PoisonRecord, State, primary_alias
 from ...text import page_text
 from ..base import tell
-from ..cli_hint import command
+from ..confirm import command
 from ..error_text import hidden_text, said_of
 from ..render import moment, read_json, show_json
 from ..urls import link, to_instance, to_messages

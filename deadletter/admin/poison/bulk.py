@@ -21,8 +21,7 @@ from ... import operations
 from ...models import Act, BulkJob, primary_alias
 from ...operations import bulk as jobs
 from ..base import as_id, log_about_all, tell, write_log
-from ..cli_hint import command, command_for
-from ..confirm import ActView, BulkRetryForm, Question, WhyForm, with_why
+from ..confirm import ActView, BulkRetryForm, Question, WhyForm, command, command_for
 from ..counts import Capped
 from ..render import refusal_text
 from .frame import PoisonPageView
@@ -180,9 +179,9 @@ class BulkActView(SelectionView, ActView):
             done, missing, refused = removed.removed, removed.missing, removed.refused
             text, told = gettext("Removed."), _removed(len(done))
         rows = [before[id] for id in done if id in before]
-        write_log(self.request, rows, with_why(text, why), gone=self.act == Act.REMOVE)
+        write_log(self.request, rows, text, why=why, gone=self.act == Act.REMOVE)
         _tell(self.request, told if done else "", missing, refused)
-        return HttpResponseRedirect(self.after())
+        return HttpResponseRedirect(self.url("records"))
 
     def start_job(self, terms: dict[str, Any], why: str) -> HttpResponse:
         """Hand a long act to the background. The same plan confirmed twice is one job."""
@@ -197,7 +196,7 @@ class BulkActView(SelectionView, ActView):
         job = jobs.start_job(
             self.act, plan.wanted, total=total, by=self.by, why=why, using=primary_alias(), **terms
         )
-        write_log(self.request, [job], with_why(gettext("Started."), why))
+        write_log(self.request, [job], gettext("Started."), why=why)
         tell(self.request, gettext("It goes on in the background; this page follows it."))
         return HttpResponseRedirect(self.url("job", job.pk))
 

@@ -16,7 +16,7 @@ from ...operations import PoisonFilter
 from ...operations import bulk as operations
 from ...operations.retry_outcomes import attach_outcomes, outcomes_of
 from ..base import tell, write_log
-from ..cli_hint import command_for
+from ..confirm import command_for
 from .frame import PoisonPageView
 
 #: Jobs in the list; the audit trail has them all.

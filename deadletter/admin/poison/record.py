@@ -9,18 +9,17 @@ from django.http import HttpRequest, HttpResponse
 
 from ... import clock
 from ...lifecycle.dead_queues import is_moved
-from ...models import PoisonRecord, primary_alias
+from ...models import Damaged, PoisonRecord, primary_alias
 from ...operations import trail
 from ...status import FailureReason
 from ...text import page_text
-from ..cli_hint import command
+from ..confirm import command
 from ..dead_queue import show_death
 from ..history import timeline
 from ..render import read_json, reason_name, show_json, stage_names
 from ..urls import to_instance, to_message
 from .effects import following, on_instance
-from .frame import PoisonPageView, Rights
-from .query import find_record
+from .frame import PoisonPageView, find_record
 
 
 class RecordView(PoisonPageView):
@@ -31,11 +30,11 @@ class RecordView(PoisonPageView):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         found, allowed, now = self.record, self.rights, clock.now(primary_alias())
         behind = following(found)
+        can = {"retry": allowed.retry, "remove": allowed.remove}
         return self.page(
             "poison/record",
             page_text(str(found), limit=250),
             tab="record",
-            record=found,
             cause=cause(found),
             # A death without an exception keeps the name of its reason, which `cause` has said.
             raised="" if found.exception in FailureReason.__members__ else found.exception,
@@ -53,7 +52,10 @@ class RecordView(PoisonPageView):
             ],
             timeline=timeline(found, payloads=allowed.payload),
             trail=trail(found.message_id, using=primary_alias()),
-            commands=_commands(found, allowed),
+            commands=[
+                command("show", found.pk),
+                *(command(verb, found.pk, why="…") for verb, may in can.items() if may),
+            ],
             now=now,
         )
 
@@ -68,10 +70,11 @@ class PayloadView(RecordView):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         stored = read_json(self.record, "payload")
+        damaged = isinstance(stored.value, Damaged)
         response = HttpResponse(
             stored.text().encode("utf-8", "replace"),
             # A browser must never show it as anything but text.
-            content_type="text/plain; charset=utf-8" if stored.damaged else "application/json",
+            content_type="text/plain; charset=utf-8" if damaged else "application/json",
         )
         name = f"message-{self.record.message_id}.json"
         response["Content-Disposition"] = f'attachment; filename="{name}"'
@@ -84,9 +87,3 @@ def cause(found: PoisonRecord) -> str:
     if found.reason == FailureReason.POISON_MESSAGE and found.last_failure_reason:
         return reason_name(found.last_failure_reason)
     return reason_name(found.reason)
-
-
-def _commands(found: PoisonRecord, allowed: Rights) -> list[str]:
-    can = {"retry": allowed.retry, "remove": allowed.remove}
-    shown = [command("show", found.pk)]
-    return shown + [command(verb, found.pk, why="…") for verb, may in can.items() if may]
