@@ -12,7 +12,7 @@ from ..lifecycle.act_results import ActResult
 from ..lifecycle.transaction import Transaction
 from ..models import Act, Message, PoisonRecord, Queue, primary_alias
 from . import audit
-from .acts import Progress, Total, act_on_ids, act_on_matches, as_ids, can_be_id, pieces
+from .acts import POSSIBLE_IDS, Progress, Total, act_on_ids, act_on_matches, as_ids, pieces
 from .poison_records import AS_IT_WAS, RetryOptions
 from .queues import require_queue
 
@@ -97,7 +97,7 @@ def retry_dead_queue(
 
 def find_moved(message_id: int, *, using: str | None = None) -> Message | PoisonRecord | None:
     """Return the copy, or its poison record, of a moved message by the id it had before."""
-    if not can_be_id(message_id):
+    if message_id not in POSSIBLE_IDS:
         return None
     alias = primary_alias(using)
     # Naming the queues lets the index of moved messages, which begins with the queue, find it.

@@ -107,7 +107,7 @@ def _lines(
     for piece in _pieces(wanted, alias, columns):
         # Counted first: a reader that disconnects has got no more than the entry says.
         count = len(piece)
-        in_transaction(lambda tx: audit.count(tx, entry, done=count), using=alias)  # noqa: B023
+        in_transaction(lambda tx: audit.add(tx, entry, done=count), using=alias)  # noqa: B023
         for record in piece:
             row = {column: _value(record, column, reveal) for column in columns}
             if format == "jsonl":

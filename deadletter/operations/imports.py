@@ -181,8 +181,8 @@ class _ImportRun:
             entry = audit.record(tx, self.new)
         total = len(self.found.ignored) + len(ignored)
         AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(detail={"ignored": total})
-        audit.name(tx, entry, list(stored.values()))
-        audit.count(tx, entry, done=len(stored), refused=len(refused))
+        touched = list(stored.values())
+        audit.add(tx, entry, touched=touched, done=len(stored), refused=len(refused))
         return entry
 
 

@@ -1,4 +1,4 @@
-"""Instances: list, read and cancel them, and the effect of poison on them."""
+"""Instances: list, read and cancel them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 from django.db.models import F
 
-from .. import clock
 from ..exceptions import InstanceNotRunning
 from ..instances.control import cancel_in
-from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, Instance, InstanceEvent, PoisonRecord, primary_alias
+from ..models import Act, Instance, InstanceEvent, primary_alias
 from . import audit
 
 #: Rows read for a name and a status together: no index has both.
@@ -28,19 +26,6 @@ class Cancellation:
     cancelled: list[str] = field(default_factory=list)
     refused: str = ""
     entry_id: int = 0
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What poison did to its instance (None: it belongs to none), and what a retry would do."""
-
-    instance: Instance | None
-    #: True if this message failed the instance.
-    failed_it: bool = False
-    #: Instances a retry would reopen, the lowest first.
-    reopens: list[str] = field(default_factory=list)
-    #: Why a retry would be refused, or "".
-    refusal: str = ""
 
 
 def list_instances(
@@ -96,19 +81,6 @@ def events_of(
     return list((rows if before is None else rows.filter(pk__lt=before))[:limit])
 
 
-def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
-    """Return what a poison record did to its instance, and what its retry would do now."""
-    if record.instance is None:
-        return Effect(None)
-    alias = primary_alias(using)
-    owner = Instance.objects.using(alias).without_bodies().filter(pk=record.instance).first()
-    failed_it = owner is not None and on_retry.has_failed(record, owner)
-    plan = on_retry.preview_retry(record, using=alias, now=clock.now(alias))
-    if isinstance(plan, str):
-        return Effect(owner, failed_it, refusal=plan)
-    return Effect(owner, failed_it, reopens=[instance.id for instance in plan.reopened])
-
-
 def cancel_instance(
     id: str, *, why: str, by: str | None = None, using: str | None = None
 ) -> Cancellation:
@@ -126,7 +98,7 @@ def cancel_instance(
         entry = audit.record(
             tx, audit.NewEntry(act=Act.CANCEL, by=by, why=why, selection=selection)
         )
-        audit.count(tx, entry, done=len(cancelled))
+        audit.add(tx, entry, done=len(cancelled))
         return Cancellation(cancelled, entry_id=entry.pk)
 
     try:

@@ -232,7 +232,7 @@ def _record(
     selection = {"queue": queue.name}
     new = audit.NewEntry(act=act, by=by, why=why, selection=selection, detail=detail)
     entry = audit.record(tx, new)
-    audit.count(tx, entry, done=1)
+    audit.add(tx, entry, done=1)
 
 
 def _with_poison(alias: str) -> Iterator[str]:
