@@ -148,6 +148,7 @@ class AdminView(View):
     model_admin: StrictLookups = None  # type: ignore[assignment]
     #: The permission that the page needs besides the one to view its model; "": none.
     permission = ""
+    #: Set by `dispatch`, as is the next.
     site_name: str
     #: The name that the audit trail keeps.
     by: str
