@@ -114,14 +114,10 @@ class ReadOnlyAdmin(StrictLookups):
     def matches(self, term: str) -> Q:
         raise NotImplementedError
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def _never(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
 
 @cache
@@ -152,8 +148,14 @@ class AdminView(View):
     model_admin: StrictLookups = None  # type: ignore[assignment]
     #: The permission that the page needs besides the one to view its model; "": none.
     permission = ""
+    #: Set by `dispatch`, as is the next.
+    site_name: str
+    #: The name that the audit trail keeps.
+    by: str
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        self.site_name = self.model_admin.admin_site.name
+        self.by = request.user.get_username()
         if not self.has_permission():
             raise PermissionDenied
         return self.prepare() or super().dispatch(request, *args, **kwargs)
@@ -164,15 +166,6 @@ class AdminView(View):
     def prepare(self) -> HttpResponseBase | None:
         """Read what the page is about; return a response to answer at once."""
         return None
-
-    @property
-    def site_name(self) -> str:
-        return str(self.model_admin.admin_site.name)
-
-    @property
-    def by(self) -> str:
-        """The name that the audit trail keeps."""
-        return self.request.user.get_username()
 
     def link(self, page: str, *args: object, **query: Any) -> str:
         """Return the address of `deadletter_<page>` in this site; "" where it has none."""
@@ -196,24 +189,25 @@ def may(model_admin: StrictLookups, request: HttpRequest, permission: str = "") 
     return seen and (not permission or request.user.has_perm(permission))
 
 
-def alias() -> str:
-    """Return the primary: a replica may still show rows that are already gone."""
-    return primary_alias()
-
-
 def tell(request: HttpRequest, text: str, level: int = messages.SUCCESS) -> None:
     messages.add_message(request, level, text, fail_silently=True)
 
 
 def write_log(
-    request: HttpRequest, rows: Sequence[models.Model], text: str, *, gone: bool = False
+    request: HttpRequest,
+    rows: Sequence[models.Model],
+    text: str,
+    *,
+    why: str = "",
+    gone: bool = False,
 ) -> None:
     """Write Django's own log, one entry a row; the audit trail is written by `operations`."""
     user = request.user.pk
     if user is None:  # does not happen behind admin_view
         return
     flag = DELETION if gone else CHANGE
-    LogEntry.objects.log_actions(user, list(rows), flag, change_message=text)
+    said = f"{text} {why}" if why else text
+    LogEntry.objects.log_actions(user, list(rows), flag, change_message=said)
 
 
 def log_about_all(model_admin: StrictLookups, request: HttpRequest, text: str) -> None:

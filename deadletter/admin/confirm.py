@@ -2,12 +2,13 @@
 Acts of the admin: the question before the act, the act, and the result for the person.
 
 `ActView` is the view of every act. Its page says what will happen to which rows and asks for the
-reason, which the audit trail keeps.
+reason, which the audit trail keeps. `command` is the same act on the command line, to be copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,10 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Queue
-from .base import AdminView, alias
+from ..models import Queue, primary_alias
+from ..operations import PoisonFilter
+from ..status import FailureReason
+from .base import AdminView
 
 #: Characters of a reason; the audit trail keeps it for good.
 WHY_LIMIT = 2_000
@@ -46,7 +49,7 @@ class RetryForm(WhyForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        names = Queue.objects.using(alias()).order_by("name").values_list("name", flat=True)
+        names = Queue.objects.using(primary_alias()).order_by("name").values_list("name", flat=True)
         queue = self.fields["queue"]
         assert isinstance(queue, forms.ChoiceField)  # noqa: S101 - declared above
         queue.choices = [("", _("the one it came from")), *((name, name) for name in names)]
@@ -157,6 +160,22 @@ class ActView(AdminView):
         return wanted if wanted and safe else otherwise
 
 
-def with_why(text: str, why: str) -> str:
-    """Return an entry of Django's log: what was done, and the reason if one was given."""
-    return f"{text} {why}" if why else text
+def command(verb: str, *ids: object, **options: Any) -> str:
+    """Return a command: `("retry", 17, why="…")` is `manage.py deadletter retry 17 --why '…'`."""
+    words = ["manage.py", "deadletter", verb, *(str(id) for id in ids)]
+    for name, value in options.items():
+        if value is True:
+            words.append(f"--{name.replace('_', '-')}")
+        elif value not in (None, ""):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def command_for(verb: str, wanted: PoisonFilter, **options: Any) -> str:
+    """Return the command for all records that match; without a filter, for all records."""
+    found: Mapping[str, Any] = wanted.as_dict()
+    narrowed = {key: value for key, value in found.items() if key not in ("up_to", "queues")}
+    if "reason" in narrowed:
+        narrowed["reason"] = FailureReason.read(narrowed["reason"]).name
+    text = command(verb, **narrowed, **options)
+    return text if narrowed else f"{text} --all"

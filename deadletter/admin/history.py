@@ -1,12 +1,15 @@
 """
-The history of a message for a page: its attempts, latest first.
+The history of a message for a page: its attempts, latest first, with their tracebacks.
 
-A retry by a person or an edit begins a new life: the attempts until the next death.
+A retry by a person or an edit begins a new life: the attempts until the next death. A traceback is
+taken apart: frames of the application first, frames of libraries counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +20,40 @@ from django.utils.translation import gettext
 from ..models import Damaged
 from .error_text import hidden_text
 from .render import ShownValue, read_json, reason_name, show_original
-from .tracebacks import Traceback, read_traceback
+
+#: `  File "shop/orders.py", line 3, in ship` begins a frame; its code follows, indented deeper.
+_FRAME = re.compile(r'^  File "([^"\n]*)", line (\d+)(?:, in ([^\n]*))?$')
+_BEGIN = "Traceback (most recent call last):"
+#: The lines between the tracebacks of a chain.
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+#: Paths of libraries. The traceback may come from another machine, so no prefix is known.
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|[/\\]lib[/\\]python3|^<frozen |[/\\]deadletter[/\\]"
+    r"(worker[/\\]|lifecycle[/\\]|operations[/\\]|(forks|copies)\.py$)|\\Lib\\"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracebackFrame:
+    file: str
+    line: str
+    function: str
+    code: str
+    library: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traceback:
+    """A traceback; `application` is shown first, `whole` is the stored text."""
+
+    application: list[TracebackFrame]
+    libraries: int
+    #: The last lines: the exception and its text.
+    end: str
+    whole: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +100,7 @@ def timeline(record: Any, *, payloads: bool) -> Timeline:
     """
     entries, problem = _entries(record)
     lives: list[list[Attempt]] = []
-    before: Any = None
+    before: datetime | str | None = None
     last_number = 0
     for entry in entries:
         number = entry.get("attempt")
@@ -72,9 +108,10 @@ def timeline(record: Any, *, payloads: bool) -> Timeline:
         edited = "original_payload" in entry
         if not lives or edited or (number is not None and number <= last_number):
             lives.append([])
-        lives[-1].append(_attempt(entry, before, payloads=payloads, edited=edited))
+        attempt = _attempt(entry, before, payloads=payloads, edited=edited)
+        lives[-1].append(attempt)
         last_number = 0 if edited else number or last_number
-        before = entry
+        before = attempt.at
     # Poisoned by hand right after a retry: it was not tried in its last life.
     alive = bool(lives) and (record.attempts > 0)
     shown = [
@@ -95,14 +132,19 @@ def _entries(record: models.Model) -> tuple[list[dict[str, Any]], str]:
     return [entry if isinstance(entry, dict) else {"error": entry} for entry in value[-200:]], ""
 
 
-def _attempt(entry: dict[str, Any], before: Any, *, payloads: bool, edited: bool) -> Attempt:
+def _attempt(
+    entry: dict[str, Any], before: datetime | str | None, *, payloads: bool, edited: bool
+) -> Attempt:
     reason = entry.get("reason")
-    at = _moment(entry.get("at"))
+    at, gap = _moment(entry.get("at")), -1.0
+    if isinstance(at, datetime) and isinstance(before, datetime):
+        with suppress(TypeError):  # one of them has no time zone
+            gap = (at - before).total_seconds()
     error, traceback = str(entry.get("error") or ""), str(entry.get("traceback") or "")
     return Attempt(
         number=entry.get("attempt"),
         at=at,
-        gap=_gap(at, before),
+        gap=_span(gap) if gap >= 0 else "",
         worker=str(entry.get("worker") or ""),
         duration=_duration(entry),
         reason=reason_name(reason if isinstance(reason, int) else None),
@@ -132,19 +174,70 @@ def _span(seconds: float) -> str:
     return gettext("%(n)s days") % {"n": f"{seconds / 86400:.0f}"}
 
 
-def _gap(at: Any, before: Any) -> str:
-    earlier = _moment(before.get("at")) if isinstance(before, dict) else None
-    if not isinstance(at, datetime) or not isinstance(earlier, datetime):
-        return ""
-    try:
-        seconds = (at - earlier).total_seconds()
-    except TypeError:  # one of them has no time zone
-        return ""
-    return _span(seconds) if seconds >= 0 else ""
-
-
 def _moment(value: Any) -> datetime | str | None:
     try:
         return parse_datetime(value) or str(value)
     except (TypeError, ValueError, OverflowError):
         return None if value is None else str(value)
+
+
+def read_traceback(text: str, *, texts: bool = True) -> Traceback | None:
+    """
+    Take a traceback apart. Any other text is only `whole`.
+
+    Without `texts` only the places are left: no texts of exceptions and no lines of source.
+    """
+    if not texts:
+        seen = places(text)
+        return Traceback(application=seen, libraries=0, end="", whole="") if seen else None
+    if not text.strip():
+        return None
+    frames: list[TracebackFrame] = []
+    end: list[str] = []
+    for line in text.splitlines():
+        found = _FRAME.match(line)
+        if found:
+            file, number, function = found.groups()
+            end = []
+            frames.append(
+                TracebackFrame(
+                    file=file,
+                    line=number,
+                    function=function or "",
+                    code="",
+                    library=bool(_LIBRARY.search(file)),
+                )
+            )
+        elif frames and line.startswith("    ") and not end:
+            code, before = line.strip(), frames[-1].code
+            if code.strip("~^ "):  # not only marks below the code
+                frames[-1] = replace(frames[-1], code=f"{before}\n{code}" if before else code)
+        else:
+            end.append(line)
+    application = [frame for frame in frames if not frame.library]
+    return Traceback(
+        application=application,
+        libraries=len(frames) - len(application),
+        end="\n".join(end).strip() if frames else "",
+        whole=text,
+    )
+
+
+def places(text: str) -> list[TracebackFrame]:
+    """Return the frames of the application in a traceback: file, line and function."""
+    found: list[TracebackFrame] = []
+    inside = False
+    may_begin = True
+    for line in text.splitlines():
+        # The text of an exception may have several lines, which may look like frames.
+        inside = (may_begin and line == _BEGIN) or (inside and line.startswith("  "))
+        may_begin = line in _CHAINED or (may_begin and not line)
+        frame = _FRAME.match(line) if inside else None
+        if frame and not _LIBRARY.search(frame[1]):
+            file, number, function = frame.groups()
+            found.append(
+                TracebackFrame(
+                    file=file, line=number, function=function or "", code="", library=False
+                )
+            )
+    return found

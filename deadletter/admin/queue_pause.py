@@ -9,7 +9,7 @@ from .. import operations
 from ..exceptions import UnknownQueue
 from ..models import Queue
 from .base import tell, write_log
-from .confirm import ActSubject, ActView, Question, WhyForm, with_why
+from .confirm import ActSubject, ActView, Question, WhyForm
 from .urls import link
 
 
@@ -63,7 +63,7 @@ class PauseView(ActView):
         except UnknownQueue:
             raise Http404 from None
         done, told = self.told()
-        write_log(self.request, [self.queue], with_why(done, why))
+        write_log(self.request, [self.queue], done, why=why)
         tell(self.request, told % {"name": self.queue.name})
         return HttpResponseRedirect(self.back)
 

@@ -64,18 +64,11 @@ class Stored:
     value: Any
     problem: str = ""
 
-    @property
-    def damaged(self) -> bool:
-        return isinstance(self.value, Damaged)
-
-    def redacted(self) -> Any:
-        found = redact(self.value)
-        return found.text if isinstance(found, Damaged) else found
-
     def text(self) -> str:
         """Return the whole value as text for people: redacted, and indented if it is JSON."""
-        found = self.redacted()
-        return found if self.damaged and isinstance(found, str) else pretty(found)
+        found = redact(self.value)
+        is_text = isinstance(self.value, Damaged) and isinstance(found, str)
+        return found if is_text else pretty(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +105,14 @@ def show_edit(before: str | None, after: str) -> str:
     old, new = _decoded(before or "null"), _decoded(after)
     context = {
         "lines": diff.lines(old.text(), new.text()),
-        "hidden_changed": hidden_changed(new.redacted(), old, new.value),
+        "hidden_changed": hidden_changed(redact(new.value), old, new.value),
     }
     return render_to_string("admin/deadletter/diff.html", context)
 
 
 def hidden_changed(shown: Any, before: Stored, after: Any) -> bool:
     """True if hidden values change as well: the difference cannot show them."""
-    if before.damaged:
+    if isinstance(before.value, Damaged):
         return has_marker(shown)
     try:
         return not same(restore(shown, before.value), after)

@@ -12,10 +12,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock, operations
-from ..models import Message
+from ..models import Message, primary_alias
 from ..operations import HeldStream
 from ..operations.streams import COUNTED
-from .base import AdminView, alias, may
+from .base import AdminView, may
 from .counts import Capped
 from .poison.acts import RECORD_ACTS
 from .urls import link, to_act
@@ -54,7 +54,7 @@ class StreamsView(AdminView):
             gettext("Streams that stand still"),
             rows=[self.row(held) for held in operations.list_streams(limit=SHOWN)],
             limit=SHOWN,
-            now=clock.now(alias()),
+            now=clock.now(primary_alias()),
         )
 
     def row(self, held: HeldStream) -> StreamRow:
@@ -101,7 +101,8 @@ class StreamActView(AdminView):
         act = RECORD_ACTS.get(kwargs["slug"])
         if act is None:
             raise Http404
-        view = act.as_view(model_admin=self.model_admin, home=self.link("streams"))
+        home = link(self.model_admin.admin_site.name, "streams")
+        view = act.as_view(model_admin=self.model_admin, home=home)
         return view(request, object_id=kwargs["poison_id"])
 
 

@@ -18,9 +18,8 @@ from django.utils.dateparse import parse_date, parse_datetime
 from .. import clock
 from ..durations import as_timedelta, has_unit
 from ..exceptions import UnknownQueue
-from ..models import Kind
+from ..models import Kind, primary_alias
 from ..operations import PoisonFilter, require_queue
-from ..operations.acts import alias_of
 from ..patterns import is_pattern
 from ..status import FailureReason
 from ..text import terminal_line
@@ -245,4 +244,4 @@ def _moment(key: str, text: str, options: dict[str, Any]) -> datetime:
 
 
 def alias(options: dict[str, Any]) -> str:
-    return alias_of(options["database"])
+    return primary_alias(options["database"])

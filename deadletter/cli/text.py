@@ -1,4 +1,4 @@
-"""How is text from outside shown on a terminal? As text, one line, aligned, whatever it is."""
+"""Text on a terminal: escaped, on one line, in aligned columns, whatever was stored."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from .activities import finish_activity, fire_timer
 from .control import await_for, cancel, instance_status, raise_event, wait_for
 from .decisions import TIMER
-from .flows import Flow, Flows, flows, highest, orchestration
+from .flow_registry import Flow, Flows, flows, highest, orchestration
 from .run import Run, TurnEnded
 from .starts import start
 from .turns import UnknownVersion, take_turn

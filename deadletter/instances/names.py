@@ -9,7 +9,7 @@ from ..exceptions import MessageRejected
 from ..models.instance import LONGEST_ID
 from ..payload import DEPTH_LIMIT, accept, as_stored
 from ..text import short_repr
-from .flows import VERSION
+from .flow_registry import VERSION
 
 
 def checked(field: str, value: Any) -> Any:

@@ -18,7 +18,7 @@ from ..lifecycle.instances.rows import (
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..models import Instance, InstanceStatus, Queue
 from . import names
-from .flows import flows, highest
+from .flow_registry import flows, highest
 
 
 def start(

@@ -28,7 +28,7 @@ from ..logs import event
 from ..models import Damaged, Instance, InstanceLogKind, InstanceStatus, primary_alias
 from ..status import Status
 from .decisions import apply_decisions
-from .flows import Flow, highest
+from .flow_registry import Flow, highest
 from .run import Run
 
 #: How often a turn is repeated because its instance changed while the flow was deciding.

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import clock, signals, sql
 from ..models import Kind, Message, Queue
-from ..sql import prepared
+from ..sql import prepared_statements
 from .counters import CounterKey, Counts
 
 #: A checked message, as columns.
@@ -40,13 +40,13 @@ def insert_one(connection: BaseDatabaseWrapper, row: Columns) -> list[sql.Row]:
     params = _UNUSED | row
     if connection.vendor != "sqlite":
         # The prepared statement, where its failure undoes nothing else.
-        is_alone = prepared.is_alone(connection)
+        is_alone = prepared_statements.is_alone(connection)
         try:
             return sql.run(connection, "insert", params, keep=is_alone)
         except DatabaseError as error:
-            if not (is_alone and prepared.is_stale(error.__cause__)):
+            if not (is_alone and prepared_statements.is_stale(error.__cause__)):
                 raise
-            prepared.give_up(connection)
+            prepared_statements.give_up(connection)
             return sql.run(connection, "insert", params)
     if params["writer"] is None:
         return sql.run(connection, "insert", params)

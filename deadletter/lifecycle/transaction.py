@@ -23,7 +23,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from .. import clock, crash_points, sql
 from ..exceptions import LockNotAvailable
 from ..models import primary_alias
-from ..sql import planner, prepared
+from ..sql import planner, prepared_statements
 from .counters import Counts
 
 T = TypeVar("T")
@@ -191,8 +191,8 @@ def in_transaction(
                 raise LockNotAvailable(who, waited=wait) from error
             if nested or not left or not _is_transient(error):
                 raise
-            if prepared.is_stale(error.__cause__):
-                prepared.give_up(connection)
+            if prepared_statements.is_stale(error.__cause__):
+                prepared_statements.give_up(connection)
                 continue
         time.sleep(random.uniform(0, 0.05))  # noqa: S311 - spreads two racers, hides no secret
     raise AssertionError("unreachable")
@@ -302,4 +302,4 @@ def _is_transient(error: Exception) -> bool:
     """Return whether the database undid the transaction for a reason that may pass."""
     cause = error.__cause__
     state = getattr(cause, "sqlstate", None)
-    return state in _TRANSIENT or prepared.is_stale(cause) or "locked" in str(cause)
+    return state in _TRANSIENT or prepared_statements.is_stale(cause) or "locked" in str(cause)

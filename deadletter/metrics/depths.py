@@ -1,4 +1,4 @@
-"""How much is there now? A bounded number of index entries for each queue, however long it is."""
+"""Depths of queues: a bounded number of index entries is read for each, however long it is."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ from .health_checks import Health, health
 from .imports import Import, import_messages
 from .instances import (
     Cancellation,
-    Effect,
     cancel_instance,
-    effect_of,
     events_of,
     get_instance,
     list_instances,
@@ -32,9 +30,11 @@ from .messages import (
     whereabouts,
 )
 from .poison_records import (
+    Effect,
     Preview,
     Removal,
     Retrial,
+    effect_of,
     get_poison,
     list_poison,
     preview,

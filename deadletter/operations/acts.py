@@ -23,8 +23,8 @@ from . import audit
 PIECE = 1_000
 #: Refusals whose reasons a `Total` keeps; the rest is counted.
 _REASONS = 100
-#: The largest bigint.
-_LARGEST = 2**63 - 1
+#: Ids that a row can have: positive bigints.
+POSSIBLE_IDS = range(1, 2**63)
 
 #: Does one piece of an act: gets the transaction, the ids, and the number of ids before them.
 Verb = Callable[[Transaction, list[int], int], ActResult]
@@ -59,10 +59,10 @@ def act_on_ids(
     new: audit.NewEntry, verb: Verb, ids: Sequence[int], *, using: str | None
 ) -> ActResult:
     """Do the verb to every id, a piece at a time, under one audit entry."""
-    total = ActResult(missing=[id for id in ids if not can_be_id(id)])
+    total = ActResult(missing=[id for id in ids if id not in POSSIBLE_IDS])
     entry: AuditEntry | None = None
     start = 0
-    for piece in pieces([id for id in ids if can_be_id(id)]):
+    for piece in pieces([id for id in ids if id in POSSIBLE_IDS]):
         with after_pieces(len(total.done)):
             result, entry = in_transaction(
                 lambda tx: act_in(
@@ -74,7 +74,7 @@ def act_on_ids(
                     entry=entry,  # noqa: B023
                     missing=len(total.missing),
                 ),
-                using=alias_of(using),
+                using=primary_alias(using),
             )
         total.add(result)
         start += len(piece)
@@ -140,10 +140,10 @@ def act_in(
         entry = audit.record(tx, new)
     else:
         return result, None
-    audit.name(tx, entry, result.done if result.records is None else result.records)
-    audit.count(
+    audit.add(
         tx,
         entry,
+        touched=result.done if result.records is None else result.records,
         done=len(result.done),
         missing=missing + len(result.missing),
         refused=len(result.refused),
@@ -175,13 +175,3 @@ def as_ids(ids: int | Iterable[int]) -> list[int]:
         if not isinstance(id, int) or isinstance(id, bool):
             raise TypeError(f"an id is a whole number, not {short_repr(id)}")
     return cast(list[int], found)
-
-
-def can_be_id(id: int) -> bool:
-    """Return whether a row can have this id: a positive bigint."""
-    return 0 < id <= _LARGEST
-
-
-def alias_of(using: str | None) -> str:
-    """Return the alias of the primary: a replica may show rows that are already gone."""
-    return primary_alias(using)

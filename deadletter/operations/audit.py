@@ -29,7 +29,7 @@ class NewEntry:
 
 
 def record(tx: Transaction, new: NewEntry) -> AuditEntry:
-    """Write the entry of an act, in the transaction of the act; `count` adds the numbers."""
+    """Write the entry of an act, in the transaction of the act; `add` adds the numbers."""
     return AuditEntry.objects.using(tx.using).create(
         at=tx.time(),
         by=person(new.by),
@@ -47,29 +47,34 @@ def keep_edit(tx: Transaction, entry: AuditEntry, *, before: str | None, after: 
     )
 
 
-def count(
-    tx: Transaction, entry: AuditEntry, *, done: int = 0, missing: int = 0, refused: int = 0
+def add(
+    tx: Transaction,
+    entry: AuditEntry,
+    *,
+    touched: Sequence[PoisonRecord] | Sequence[int] = (),
+    done: int = 0,
+    missing: int = 0,
+    refused: int = 0,
 ) -> None:
-    """Add to the numbers of an entry."""
+    """
+    Add to an entry the messages that its act touched, and the numbers of done and other ids.
+
+    The sweep follows retried messages to their outcome.
+    """
+    if touched:
+        AuditedMessage.objects.using(tx.using).bulk_create(
+            AuditedMessage(
+                entry=entry,
+                message_id=item.message_id,
+                fingerprint=item.fingerprint,
+                is_open=entry.act == Act.RETRY,
+            )
+            if isinstance(item, PoisonRecord)
+            else AuditedMessage(entry=entry, message_id=item)
+            for item in touched
+        )
     AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(
         done=F("done") + done, missing=F("missing") + missing, refused=F("refused") + refused
-    )
-
-
-def name(
-    tx: Transaction, entry: AuditEntry, touched: Sequence[PoisonRecord] | Sequence[int]
-) -> None:
-    """Add the messages that an act touched; the sweep follows retried ones to their outcome."""
-    AuditedMessage.objects.using(tx.using).bulk_create(
-        AuditedMessage(
-            entry=entry,
-            message_id=item.message_id,
-            fingerprint=item.fingerprint,
-            is_open=entry.act == Act.RETRY,
-        )
-        if isinstance(item, PoisonRecord)
-        else AuditedMessage(entry=entry, message_id=item)
-        for item in touched
     )
 
 

@@ -16,10 +16,10 @@ from ..durations import Duration, as_timedelta
 from ..lifecycle import internal_queue
 from ..lifecycle.enqueue import send
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, AuditEntry, BulkJob
+from ..models import Act, AuditEntry, BulkJob, primary_alias
 from ..text import storable_text
 from . import acts, audit
-from .acts import Progress, Total, Verb, act_on_matches, alias_of
+from .acts import Progress, Total, Verb, act_on_matches
 from .filters import PoisonFilter
 from .poison_records import RetryOptions, remove_piece, retry_piece
 from .queues import require_queue
@@ -96,7 +96,7 @@ def purge_filter(
 ) -> PoisonFilter:
     """Return the filter of the records that `purge` removes."""
     age: timedelta = as_timedelta(older_than, field="older_than")
-    return PoisonFilter(queue=queue, until=clock.now(alias_of(using)) - age)
+    return PoisonFilter(queue=queue, until=clock.now(primary_alias(using)) - age)
 
 
 def start_job(
@@ -118,7 +118,7 @@ def start_job(
     if act not in (Act.RETRY, Act.REMOVE) or wanted.up_to is None:
         raise ValueError("a job retries or removes what a fixed filter matches")
     options = RetryOptions(queue=queue, rate=rate)
-    alias = alias_of(using)
+    alias = primary_alias(using)
     if queue is not None:
         require_queue(queue, using=alias)
     selection, detail = wanted.as_dict(), options.as_dict()
@@ -142,7 +142,7 @@ def start_job(
 
 def step_job(job_id: int, *, using: str | None = None) -> bool:
     """Do one piece of a job and send the message for the next; return False if the job is over."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
 
     def work(tx: Transaction) -> bool:
         jobs = BulkJob.objects.using(alias).select_for_update().select_related("entry")
@@ -178,7 +178,7 @@ def control_job(
 
     Raises ValueError if the job is over.
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
 
     def work(tx: Transaction) -> BulkJob:
         jobs = BulkJob.objects.using(alias).select_for_update(of=("self",))
@@ -223,7 +223,7 @@ def _act_on_matches(
     progress: Progress | None,
     using: str | None,
 ) -> Total:
-    alias = alias_of(using)
+    alias = primary_alias(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
     new = replace(new, selection=fixed.as_dict() | ({"limit": limit} if limit else {}))
     return act_on_matches(

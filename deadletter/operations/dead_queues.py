@@ -10,18 +10,9 @@ from typing import Any
 from ..lifecycle import dead_queues
 from ..lifecycle.transaction import Transaction
 from ..lifecycle.values import ActResult
-from ..models import Act, Message, PoisonRecord, Queue
+from ..models import Act, Message, PoisonRecord, Queue, primary_alias
 from . import audit
-from .acts import (
-    Progress,
-    Total,
-    act_on_ids,
-    act_on_matches,
-    alias_of,
-    as_ids,
-    can_be_id,
-    pieces,
-)
+from .acts import POSSIBLE_IDS, Progress, Total, act_on_ids, act_on_matches, as_ids, pieces
 from .poison_records import AS_IT_WAS, RetryOptions
 from .queues import require_queue
 
@@ -85,7 +76,7 @@ def retry_dead_queue(
 
     Messages that arrive later stay. Raises UnknownQueue before any change.
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
     require_queue(wanted.dead_queue, using=alias)
     options = RetryOptions(queue=queue, rate=rate)
     if queue is not None:
@@ -106,9 +97,9 @@ def retry_dead_queue(
 
 def find_moved(message_id: int, *, using: str | None = None) -> Message | PoisonRecord | None:
     """Return the copy, or its poison record, of a moved message by the id it had before."""
-    if not can_be_id(message_id):
+    if message_id not in POSSIBLE_IDS:
         return None
-    alias = alias_of(using)
+    alias = primary_alias(using)
     # Naming the queues lets the index of moved messages, which begins with the queue, find it.
     queues = list(Queue.objects.using(alias).values_list("pk", flat=True))
     rows = Message.objects.using(alias).select_related("queue").filter(origin=None)

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..lifecycle.transaction import in_transaction
-from ..models import Act, Damaged, PoisonRecord
+from ..models import Act, Damaged, PoisonRecord, primary_alias
 from ..status import FailureReason
 from . import audit
-from .acts import alias_of
 from .filters import PoisonFilter
 from .redaction import redact, redact_history
 
@@ -77,7 +76,7 @@ def export_poison(
     """
     if format not in ("jsonl", "csv"):
         raise ValueError(f"format: expected jsonl or csv, got {format!r}")
-    alias = alias_of(using)
+    alias = primary_alias(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
     new = audit.NewEntry(
         act=Act.EXPORT,
@@ -108,7 +107,7 @@ def _lines(
     for piece in _pieces(wanted, alias, columns):
         # Counted first: a reader that disconnects has got no more than the entry says.
         count = len(piece)
-        in_transaction(lambda tx: audit.count(tx, entry, done=count), using=alias)  # noqa: B023
+        in_transaction(lambda tx: audit.add(tx, entry, done=count), using=alias)  # noqa: B023
         for record in piece:
             row = {column: _value(record, column, reveal) for column in columns}
             if format == "jsonl":

@@ -13,8 +13,7 @@ from django.db.models.functions import Left
 
 from .. import clock, sql
 from ..lifecycle.dead_queues import read_original_death
-from ..models import Message, PoisonRecord
-from .acts import alias_of
+from ..models import Message, PoisonRecord, primary_alias
 
 #: Records of a group are counted up to this limit; more is shown as "10,000+".
 COUNTED = 10_000
@@ -64,7 +63,7 @@ class Row:
 
 def list_groups(*, limit: int = 50, offset: int = 0, using: str | None = None) -> list[Group]:
     """List groups; the group with the latest death first."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
     limits = {"limit": limit, "offset": offset, "counted": COUNTED + 1, "halted": CELL + 1}
     rows = sql.run(connections[alias], "read_groups", limits)
     samples = read_samples([(row[5], row[7]) for row in rows], alias)
@@ -74,7 +73,7 @@ def list_groups(*, limit: int = 50, offset: int = 0, using: str | None = None) -
 
 def get_group(fingerprint: str, *, using: str | None = None) -> Group | None:
     """Return one group, or None."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
     rows = PoisonRecord.objects.using(alias).filter(fingerprint=fingerprint).order_by()
     moved = Message.objects.using(alias).filter(fingerprint=fingerprint).order_by()
     times = rows.order_by("poisoned_at").values_list(F("poisoned_at"), "pk")
@@ -103,7 +102,7 @@ def matrix(by: str, *, limit: int = 20, using: str | None = None) -> list[Row]:
     Messages in dead queues are left out: they have no index on these columns.
     """
     statement = {"name": "read_names", "exception": "read_exceptions"}[by]
-    alias = alias_of(using)
+    alias = primary_alias(using)
     now = clock.now(alias)
     values = [row[0] for row in sql.run(connections[alias], statement, {"limit": limit})]
     lines = [Row(value, _windows(by, value, now, alias)) for value in values]

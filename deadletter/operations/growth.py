@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from django.db import connections
 
 from .. import clock, sql
-from .acts import alias_of
+from ..models import primary_alias
 from .groups import Place, Sample, read_samples
 
 #: Hours that are read, and the limit of deaths counted in each hour.
@@ -66,7 +66,7 @@ class _Seen:
 
 def growing(*, limit: int = 5, using: str | None = None) -> Growing:
     """Compare the REACH groups with the latest deaths, at a bounded cost for each."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
     now = clock.now(alias)
     day = now - timedelta(hours=HOURS)
     alive = [seen for seen in _grew_last(alias) if seen.last > day]

@@ -15,9 +15,9 @@ from ..lifecycle.imports import (
     read_exported,
 )
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, AuditEntry
+from ..models import Act, AuditEntry, primary_alias
 from . import audit
-from .acts import Progress, after_pieces, alias_of
+from .acts import Progress, after_pieces
 from .hidden_values import find_marker
 from .queues import require_queue
 
@@ -64,12 +64,12 @@ def import_messages(
     rest, and two concurrent imports store nothing twice. Raises ValueError for a bad origin,
     UnknownQueue for a bad queue.
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
     check_origin(origin)
     if queue is not None:
         require_queue(queue, using=alias)
     selection = {"origin": origin} | ({"queue": queue} if queue is not None else {})
-    work = _Run(
+    work = _ImportRun(
         origin=origin,
         queue=queue,
         new=audit.NewEntry(act=Act.IMPORT, by=by, why=why, selection=selection),
@@ -96,7 +96,7 @@ class BadRow:
 
 
 @dataclass(kw_only=True)
-class _Run:
+class _ImportRun:
     """One import: the result so far, and the piece that is being collected."""
 
     origin: str
@@ -181,8 +181,8 @@ class _Run:
             entry = audit.record(tx, self.new)
         total = len(self.found.ignored) + len(ignored)
         AuditEntry.objects.using(tx.using).filter(pk=entry.pk).update(detail={"ignored": total})
-        audit.name(tx, entry, list(stored.values()))
-        audit.count(tx, entry, done=len(stored), refused=len(refused))
+        touched = list(stored.values())
+        audit.add(tx, entry, touched=touched, done=len(stored), refused=len(refused))
         return entry
 
 

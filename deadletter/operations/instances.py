@@ -1,4 +1,4 @@
-"""Instances: list, read and cancel them, and the effect of poison on them."""
+"""Instances: list, read and cancel them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any
 
 from django.db.models import F
 
-from .. import clock
 from ..exceptions import InstanceNotRunning
 from ..instances.control import cancel_in
-from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, Instance, InstanceEvent, PoisonRecord
+from ..models import Act, Instance, InstanceEvent, primary_alias
 from . import audit
-from .acts import alias_of
 
 #: Rows read for a name and a status together: no index has both.
 REACH = 10_000
@@ -31,19 +28,6 @@ class Cancellation:
     entry_id: int = 0
 
 
-@dataclass(frozen=True)
-class Effect:
-    """What poison did to its instance (None: it belongs to none), and what a retry would do."""
-
-    instance: Instance | None
-    #: True if this message failed the instance.
-    failed_it: bool = False
-    #: Instances a retry would reopen, the lowest first.
-    reopens: list[str] = field(default_factory=list)
-    #: Why a retry would be refused, or "".
-    refusal: str = ""
-
-
 def list_instances(
     *,
     status: str | None = None,
@@ -56,7 +40,9 @@ def list_instances(
 
     The status "stuck" means running and waiting for a lost message, as the last sweep found it.
     """
-    rows = Instance.objects.using(alias_of(using)).without_bodies().order_by("-updated_at", "-pk")
+    rows = (
+        Instance.objects.using(primary_alias(using)).without_bodies().order_by("-updated_at", "-pk")
+    )
     return list(narrowed(rows, status=status, name=name)[:limit])
 
 
@@ -84,28 +70,15 @@ def get_instance(id: str, *, using: str | None = None) -> Instance | None:
     """Return one instance with all its columns, or None."""
     if "\x00" in id:  # PostgreSQL refuses the character
         return None
-    return Instance.objects.using(alias_of(using)).filter(pk=id).first()
+    return Instance.objects.using(primary_alias(using)).filter(pk=id).first()
 
 
 def events_of(
     id: str, *, before: int | None = None, limit: int = 50, using: str | None = None
 ) -> list[InstanceEvent]:
     """Return the log of an instance, latest first; `before`: only events before this id."""
-    rows = InstanceEvent.objects.using(alias_of(using)).filter(instance=id).order_by("-id")
+    rows = InstanceEvent.objects.using(primary_alias(using)).filter(instance=id).order_by("-id")
     return list((rows if before is None else rows.filter(pk__lt=before))[:limit])
-
-
-def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
-    """Return what a poison record did to its instance, and what its retry would do now."""
-    if record.instance is None:
-        return Effect(None)
-    alias = alias_of(using)
-    owner = Instance.objects.using(alias).without_bodies().filter(pk=record.instance).first()
-    failed_it = owner is not None and on_retry.has_failed(record, owner)
-    plan = on_retry.preview_retry(record, using=alias, now=clock.now(alias))
-    if isinstance(plan, str):
-        return Effect(owner, failed_it, refusal=plan)
-    return Effect(owner, failed_it, reopens=[instance.id for instance in plan.reopened])
 
 
 def cancel_instance(
@@ -125,11 +98,11 @@ def cancel_instance(
         entry = audit.record(
             tx, audit.NewEntry(act=Act.CANCEL, by=by, why=why, selection=selection)
         )
-        audit.count(tx, entry, done=len(cancelled))
+        audit.add(tx, entry, done=len(cancelled))
         return Cancellation(cancelled, entry_id=entry.pk)
 
     try:
-        return in_transaction(work, using=alias_of(using))
+        return in_transaction(work, using=primary_alias(using))
     except InstanceNotRunning as error:
         return Cancellation(refused=error.problem)
 

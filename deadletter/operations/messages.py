@@ -11,11 +11,11 @@ from ..lifecycle import manual_acts
 from ..lifecycle.refusals import Refusal, RefusalReason
 from ..lifecycle.transaction import Transaction
 from ..lifecycle.values import ActResult
-from ..models import Act, Message, PoisonRecord, State
+from ..models import Act, Message, PoisonRecord, State, primary_alias
 from ..patterns import is_pattern
 from ..status import FailureReason
 from . import audit
-from .acts import Progress, Total, Verb, act_on_ids, act_on_matches, alias_of, as_ids, pieces
+from .acts import Progress, Total, Verb, act_on_ids, act_on_matches, as_ids, pieces
 from .dead_queues import moved, retry_dead
 from .filters import MessageFilter
 from .poison_records import AS_IT_WAS, retry_poison
@@ -38,18 +38,18 @@ def list_messages(
     wanted = MessageFilter(
         queue=queue, name=name, kind=kind, instance=instance, stream=stream, reason=reason
     )
-    return list(wanted.messages(state, alias_of(using))[:limit])
+    return list(wanted.messages(state, primary_alias(using))[:limit])
 
 
 def get_message(message_id: int, *, using: str | None = None) -> Message | None:
     """Return one message with all its columns, or None if it is in no queue."""
-    rows = Message.objects.using(alias_of(using)).select_related("queue")
+    rows = Message.objects.using(primary_alias(using)).select_related("queue")
     return rows.filter(pk=message_id).first()
 
 
 def whereabouts(message_id: int, *, using: str | None = None) -> tuple[str, int] | None:
     """Return the state of a message and its poison record (or 0), or None if it does not exist."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
     record = PoisonRecord.objects.using(alias).filter(message_id=message_id)
     if (poison_id := record.values_list("pk", flat=True).first()) is not None:
         return State.DEAD, poison_id
@@ -78,7 +78,7 @@ def retry_messages(
     whose count always starts at 0, are refused. `literal` as for `retry_poison`.
     """
     wanted = as_ids(message_ids)
-    alias = alias_of(using)
+    alias = primary_alias(using)
     poisoned = _poison_of(wanted, using=alias)
     known = set(poisoned.values())
     places = moved([id for id in wanted if id not in known], using=alias)
@@ -184,7 +184,7 @@ def retry_failed(
     Attempts are counted from 0 again, unless `reset` is False. Messages that are sent after the
     call began keep their backoff, so a handler that goes on failing cannot make it run forever.
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
     newest = Message.objects.using(alias).order_by("-pk").values_list("pk", flat=True).first() or 0
     selection = {key: value for key, value in asdict(wanted).items() if value is not None}
     if wanted.queue is not None and is_pattern(wanted.queue):

@@ -1,9 +1,9 @@
-"""Poison records: list, read, preview, retry and remove them by id."""
+"""Poison records: list, read, preview, retry and remove them by id; their effect on instances."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -12,16 +12,18 @@ from django.db import DatabaseError
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
+from .. import clock
 from ..conf import NAME, get_settings
 from ..lifecycle import retries
+from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..lifecycle.values import ActResult
-from ..models import Act, AuditEntry, PoisonRecord
+from ..models import Act, AuditEntry, Instance, PoisonRecord, primary_alias
 from ..payload import accept
 from ..status import FailureReason
 from ..text import short_repr
 from . import audit
-from .acts import act_in, act_on_ids, after_pieces, alias_of, as_ids, can_be_id
+from .acts import POSSIBLE_IDS, act_in, act_on_ids, after_pieces, as_ids
 from .filters import PoisonFilter
 from .hidden_values import refuse_markers
 
@@ -47,6 +49,19 @@ class Preview:
     sample: list[PoisonRecord]
     #: How many of them halt a stream, which would go on.
     halting: int
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What poison did to its instance (None: it belongs to none), and what a retry would do."""
+
+    instance: Instance | None
+    #: True if this message failed the instance.
+    failed_it: bool = False
+    #: Instances a retry would reopen, the lowest first.
+    reopens: list[str] = field(default_factory=list)
+    #: Why a retry would be refused, or "".
+    refusal: str = ""
 
 
 def list_poison(
@@ -79,17 +94,17 @@ def list_poison(
         stream=stream,
         text=text,
     )
-    return list(wanted.records(alias_of(using)).order_by("-pk")[:limit])
+    return list(wanted.records(primary_alias(using)).order_by("-pk")[:limit])
 
 
 def get_poison(poison_id: int, *, using: str | None = None) -> PoisonRecord | None:
     """Return one record with all its columns, or None."""
-    return PoisonRecord.objects.using(alias_of(using)).filter(pk=poison_id).first()
+    return PoisonRecord.objects.using(primary_alias(using)).filter(pk=poison_id).first()
 
 
 def preview(wanted: PoisonFilter, *, limit: int | None = None, using: str | None = None) -> Preview:
     """Count the records that match (with `limit`, at most the first so many) and read a sample."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
     fixed = wanted if wanted.up_to is not None else wanted.fixed(alias)
     rows = fixed.records(alias)
     halting = rows.filter(halts=True).order_by().values("pk")
@@ -99,6 +114,19 @@ def preview(wanted: PoisonFilter, *, limit: int | None = None, using: str | None
         sample=list(rows[: SAMPLE if limit is None else min(limit, SAMPLE)]),
         halting=min(halting[:limit].count(), limit or 2**63),
     )
+
+
+def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
+    """Return what a poison record did to its instance, and what its retry would do now."""
+    if record.instance is None:
+        return Effect(None)
+    alias = primary_alias(using)
+    owner = Instance.objects.using(alias).without_bodies().filter(pk=record.instance).first()
+    failed_it = owner is not None and on_retry.has_failed(record, owner)
+    plan = on_retry.preview_retry(record, using=alias, now=clock.now(alias))
+    if isinstance(plan, str):
+        return Effect(owner, failed_it, refusal=plan)
+    return Effect(owner, failed_it, reopens=[instance.id for instance in plan.reopened])
 
 
 def remove_poison(
@@ -208,9 +236,9 @@ def _retry_edited(
     ids: list[int], options: RetryOptions, *, by: str | None, why: str, using: str | None
 ) -> ActResult:
     """Retry records with another payload, one by one: an audit entry has room for one edit."""
-    total, entry_id = ActResult(missing=[id for id in ids if not can_be_id(id)]), 0
+    total, entry_id = ActResult(missing=[id for id in ids if id not in POSSIBLE_IDS]), 0
     verb = partial(retry_piece, options=options, by=by)
-    for id in filter(can_be_id, ids):
+    for id in (id for id in ids if id in POSSIBLE_IDS):
         selection, detail = audit.of_ids([id]), options.as_dict()
         new = audit.NewEntry(act=Act.RETRY, by=by, why=why, selection=selection, detail=detail)
 
@@ -223,7 +251,7 @@ def _retry_edited(
             return result, entry
 
         with after_pieces(len(total.done)):
-            result, entry = in_transaction(work, using=alias_of(using))
+            result, entry = in_transaction(work, using=primary_alias(using))
         total.add(result)
         entry_id = entry.pk if entry else entry_id
     return replace(total, entry_id=entry_id)

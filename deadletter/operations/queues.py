@@ -14,11 +14,10 @@ from django.utils.translation import gettext
 from ..durations import as_text
 from ..exceptions import UnknownQueue
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Act, PoisonRecord, Queue
+from ..models import Act, PoisonRecord, Queue, primary_alias
 from ..models.queue import with_destination
 from ..patterns import is_pattern, queue_selection
 from . import audit
-from .acts import alias_of
 
 #: The fields of a policy, in the order people are shown them.
 POLICY = tuple(Queue.policy_fields())
@@ -32,7 +31,7 @@ def create_queue(
 
     A `dead_queue` without `on_poison` means on_poison="dead_queue".
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
     policy = with_destination(policy)
 
     def work(tx: Transaction) -> Queue:
@@ -56,7 +55,7 @@ def set_queue(
     A `dead_queue` without `on_poison` means on_poison="dead_queue". The audit entry keeps the old
     and the new values; a call that changes nothing writes none.
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
     policy = with_destination(policy)
 
     def work(tx: Transaction) -> Queue:
@@ -85,7 +84,7 @@ def delete_queue(
 
     Raises UnknownQueue, and ProtectedError while it has messages or is the dead queue of another.
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
 
     deleted: list[Queue] = []
 
@@ -140,7 +139,7 @@ def matching_queues(name: str, *, or_poison: bool = False, using: str | None = N
     `or_poison`: also deleted queues that still have poison records. A pattern matches neither dead
     queues nor deadletter's internal queue.
     """
-    alias = alias_of(using)
+    alias = primary_alias(using)
     rows = Queue.objects.using(alias)
     if not is_pattern(name):
         is_there = rows.filter(name=name).exists()
@@ -163,14 +162,14 @@ def require_queue(
     """
     is_refused = is_pattern(name) and not or_pattern
     if is_refused or not matching_queues(name, or_poison=or_poison, using=using):
-        queues = Queue.objects.using(alias_of(using))
+        queues = Queue.objects.using(primary_alias(using))
         raise UnknownQueue(name, queues.values_list("name", flat=True))
 
 
 def _switch_matching(
     name: str, act: Act, by: str | None, why: str, using: str | None
 ) -> list[Queue]:
-    alias = alias_of(using)
+    alias = primary_alias(using)
     names = matching_queues(name, using=alias) or [name]
 
     def work(tx: Transaction) -> list[Queue]:
@@ -180,7 +179,7 @@ def _switch_matching(
 
 
 def _switch(name: str, act: Act, by: str | None, why: str, using: str | None) -> Queue:
-    alias = alias_of(using)
+    alias = primary_alias(using)
 
     def work(tx: Transaction) -> Queue:
         queue = _get(name, alias)
@@ -233,7 +232,7 @@ def _record(
     selection = {"queue": queue.name}
     new = audit.NewEntry(act=act, by=by, why=why, selection=selection, detail=detail)
     entry = audit.record(tx, new)
-    audit.count(tx, entry, done=1)
+    audit.add(tx, entry, done=1)
 
 
 def _with_poison(alias: str) -> Iterator[str]:

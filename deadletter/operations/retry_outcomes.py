@@ -10,7 +10,7 @@ in no queue, which the sweep will count as completed. Only reads, at most LOOK r
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -165,12 +165,7 @@ def _completed(using: str, pks: Sequence[int]) -> set[int]:
     there = Message.objects.using(using).filter(pk=OuterRef("message_id"))
     found: set[int] = set()
     with by_index(using):
-        for chunk in _chunks(pks):
-            gone = rows.filter(~Exists(there), pk__in=chunk)
+        for start in range(0, len(pks), _CHUNK):
+            gone = rows.filter(~Exists(there), pk__in=pks[start : start + _CHUNK])
             found.update(gone.values_list("pk", flat=True))
     return found
-
-
-def _chunks(pks: Sequence[int]) -> Iterator[Sequence[int]]:
-    for start in range(0, len(pks), _CHUNK):
-        yield pks[start : start + _CHUNK]

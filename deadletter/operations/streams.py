@@ -10,9 +10,8 @@ from django.db.models import Value
 from django.db.models.functions import Coalesce
 
 from .. import clock, sql
-from ..models import Message, PoisonRecord, Queue, State
+from ..models import Message, PoisonRecord, Queue, State, primary_alias
 from ..sql.planner import by_index
-from .acts import alias_of
 
 #: The limit up to which waiting messages are counted.
 COUNTED = 1_000
@@ -46,7 +45,7 @@ class HeldStream:
 
 def list_streams(*, limit: int = 50, using: str | None = None) -> list[HeldStream]:
     """List halted streams, then the streams that are blocked the longest."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
     with by_index(alias):
         halted = _halted(alias, limit)
         if len(halted) >= limit:
@@ -58,7 +57,7 @@ def list_streams(*, limit: int = 50, using: str | None = None) -> list[HeldStrea
 
 def get_stream(queue: str, stream: str, *, using: str | None = None) -> HeldStream | None:
     """Return what holds one stream, or None if nothing does."""
-    alias = alias_of(using)
+    alias = primary_alias(using)
     row = Queue.objects.using(alias).filter(name=queue).first()
     if row is None:
         return None

@@ -53,7 +53,7 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..durations import EARLIEST, LATEST
-from . import prepared
+from . import prepared_statements
 
 Row = tuple[Any, ...]
 
@@ -78,8 +78,8 @@ def run(
     rows: list[Row] = []
     with connection.cursor() as cursor:
         for text in statements(connection.vendor)[name]:
-            if keep and name in prepared.NAMES and connection.vendor == "postgresql":
-                text = prepared.ready(connection, cursor, name, text)
+            if keep and name in prepared_statements.NAMES and connection.vendor == "postgresql":
+                text = prepared_statements.ready(connection, cursor, name, text)
             cursor.execute(text, params)
             if cursor.description is not None:
                 rows += cursor.fetchall()

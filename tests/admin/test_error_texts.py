@@ -17,7 +17,7 @@ from django.urls import reverse
 
 from deadletter import FailureReason, lifecycle, operations, send, start
 from deadletter.admin.error_text import exception_of
-from deadletter.admin.tracebacks import places
+from deadletter.admin.history import places
 from deadletter.descriptions import describe
 from deadletter.error_details import ErrorDetails
 from deadletter.lifecycle import Failure

@@ -10,7 +10,7 @@ from django.db import DatabaseError, connection, transaction
 from deadletter import send
 from deadletter.lifecycle import claim, complete
 from deadletter.models import Count, Message
-from deadletter.sql import prepared, statements
+from deadletter.sql import prepared_statements, statements
 
 pytestmark = [
     pytest.mark.postgresql_only(reason="SQLite keeps its statements by itself"),
@@ -75,7 +75,7 @@ def test_a_plan_that_is_gone_is_replaced_by_the_text(event):
 def test_a_session_that_knows_the_statement_already_is_no_obstacle():
     send("job")
     assert take_one() == 1
-    prepared._used.clear()  # as after a pooler has handed us a session of somebody else
+    prepared_statements._used.clear()  # as after a pooler has handed us a session of somebody else
     send("job")
 
     assert take_one() == 1
@@ -104,7 +104,7 @@ def refused(call: Callable[[], object]) -> str | None:
 def test_a_claim_whose_name_is_taken_in_the_next_session_uses_the_text():
     send("job")
     assert take_one() == 1
-    prepared._used.clear()
+    prepared_statements._used.clear()
     send("job")
 
     with connection.execute_wrapper(elsewhere):
@@ -117,7 +117,7 @@ def test_a_claim_whose_name_is_taken_in_the_next_session_uses_the_text():
 def test_a_sender_whose_name_is_taken_in_the_next_session_uses_the_text():
     for _ in range(5):
         send("job")
-    prepared._used.clear()
+    prepared_statements._used.clear()
 
     with connection.execute_wrapper(elsewhere):
         states = [refused(lambda: send("job")) for _ in range(6)]
@@ -206,4 +206,4 @@ def test_bindings_by_the_server_leave_the_text_alone(monkeypatch):
 @pytest.mark.parametrize("name", sorted(statements("postgresql")))
 def test_the_types_of_every_statement_are_clear_to_a_server_that_binds(name):
     for text in statements("postgresql")[name]:
-        run(prepared.prepared_statement(name, text).prepare)
+        run(prepared_statements.prepared_statement(name, text).prepare)

@@ -1257,7 +1257,7 @@ def _rest() -> Iterator[Mutation]:
     yield Mutation(
         "raise what a pooler's next session has prepared already",
         "postgresql",
-        [python("sql/prepared.py", '"26000", "42P05", "0A000"', '"26000", "0A000"')],
+        [python("sql/prepared_statements.py", '"26000", "42P05", "0A000"', '"26000", "0A000"')],
         ["tests/lifecycle/test_prepared.py"],
     )
     yield Mutation(
@@ -1265,7 +1265,7 @@ def _rest() -> Iterator[Mutation]:
         "postgresql",
         [
             python(
-                "sql/prepared.py",
+                "sql/prepared_statements.py",
                 "return raw is None or not raw.info.transaction_status",
                 "return True",
             )

@@ -15,7 +15,7 @@ from django.db import connection, transaction
 
 from deadletter import sql
 from deadletter.models import Queue
-from deadletter.sql import prepared
+from deadletter.sql import prepared_statements
 
 #: Of each kind: scheduled, poison, and (in its own queue) due; and parked in one stream.
 MANY, PARKED = 100_000, 300_000
@@ -258,9 +258,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Seen]]:
 def look_postgresql(name: str, params: Any, into: Seen) -> None:
     for text in sql.statements("postgresql")[name]:
         look_at(text, params, into)
-        if name in prepared.NAMES:
+        if name in prepared_statements.NAMES:
             # Planned once, for whatever numbers come: as workers run it.
-            statement = prepared.prepared_statement(name, text)
+            statement = prepared_statements.prepared_statement(name, text)
             run(statement.prepare)
             look_at(statement.execute, params, into)
             run(f"DEALLOCATE {statement.name}")

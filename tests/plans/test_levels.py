@@ -18,7 +18,7 @@ from django.db import connection
 from deadletter import Outgoing, send, send_many, sql
 from deadletter.lifecycle import ClaimRequest, claim, process_batch
 from deadletter.models import Message, Queue
-from deadletter.sql import prepared
+from deadletter.sql import prepared_statements
 from deadletter.sql.planner import plan_by_index
 from deadletter.testing import frozen_clock
 
@@ -186,7 +186,7 @@ def test_1_000_queues_with_a_message_each_are_claimed_in_order():
 
 @pytest.mark.postgresql_only(reason="SQLite keeps its statements by itself")
 def test_the_statements_of_an_idle_claim_are_kept_planned():
-    assert {"claim", "read_levels", "read_levels_of"} <= prepared.NAMES.keys()
+    assert {"claim", "read_levels", "read_levels_of"} <= prepared_statements.NAMES.keys()
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def questions(found: list[Module]) -> list[str]:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         for line in [(ast.get_docstring(node) or "").partition("\n")[0]]
-        if re.match(r"[^.]*\?", line)
+        if re.match(r"[^.]*\?(?!\")", line)
     ]
 
 

@@ -19,7 +19,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class GroupRow:
+class DashboardGroup:
     growth: Growth
     #: True if the group began within the hours shown.
     new: bool
@@ -33,9 +33,9 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class GroupTable:
-    fastest: list[GroupRow]
+    fastest: list[DashboardGroup]
     #: The groups that began last, without those in `fastest`.
-    newest: list[GroupRow]
+    newest: list[DashboardGroup]
     all_url: str
 
 
@@ -45,7 +45,7 @@ def read_group_table(links: Links, now: datetime, using: str) -> GroupTable | No
     found = growing(limit=SHOWN, using=using)
     since = now - timedelta(hours=HOURS)
 
-    def lines(groups: Iterable[Growth]) -> list[GroupRow]:
+    def lines(groups: Iterable[Growth]) -> list[DashboardGroup]:
         return [_line(links, growth, since) for growth in groups]
 
     all_url = links.to(PoisonRecord, "poisonrecord_changelist")
@@ -53,7 +53,7 @@ def read_group_table(links: Links, now: datetime, using: str) -> GroupTable | No
     return GroupTable(lines(found.fastest), lines(others), all_url)
 
 
-def _line(links: Links, growth: Growth, since: datetime) -> GroupRow:
+def _line(links: Links, growth: Growth, since: datetime) -> DashboardGroup:
     hours = [Capped(min(n, COUNTED), n > COUNTED) for n in growth.hours]
     told = gettext("Dead letters by the hour of their death, the oldest first: %(hours)s") % {
         "hours": ", ".join(str(n) for n in hours)
@@ -64,7 +64,7 @@ def _line(links: Links, growth: Growth, since: datetime) -> GroupRow:
         # All of the group is in dead queues: there are no poison records to list.
         moved = links.to(Message, "message_changelist", group=growth.fingerprint)
         url, day_url = moved or url, moved or day_url
-    return GroupRow(
+    return DashboardGroup(
         growth,
         growth.first_seen > since,
         Capped(growth.day, growth.capped),

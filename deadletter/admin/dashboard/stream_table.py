@@ -21,7 +21,7 @@ HALTS = 1_000
 
 
 @dataclass(frozen=True)
-class StreamRow:
+class DashboardStream:
     held: HeldStream
     waiting: Capped
     rows_url: str
@@ -30,7 +30,7 @@ class StreamRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTable:
-    lines: list[StreamRow]
+    lines: list[DashboardStream]
     halted: Capped
     #: The time of the oldest halt.
     since: datetime | None
@@ -56,21 +56,21 @@ def read_stream_table(links: Links, using: str) -> StreamTable | None:
     )
 
 
-def _lines(links: Links, streams: list[HeldStream], using: str) -> list[StreamRow]:
+def _lines(links: Links, streams: list[HeldStream], using: str) -> list[DashboardStream]:
     names = {held.queue for held in streams}
     rows = Queue.objects.using(using).filter(name__in=names) if names else []
     ids = {queue.name: queue.pk for queue in rows}
     return [_line(links, held, ids[held.queue]) for held in streams if held.queue in ids]
 
 
-def _line(links: Links, held: HeldStream, queue_id: int) -> StreamRow:
+def _line(links: Links, held: HeldStream, queue_id: int) -> DashboardStream:
     if held.poison_id is not None:
         holder = links.to(PoisonRecord, "poisonrecord_change", held.poison_id)
     elif held.message_id is not None:
         holder = links.to(Message, "message_change", held.message_id)
     else:
         holder = ""
-    return StreamRow(
+    return DashboardStream(
         held,
         Capped(min(held.waiting, COUNTED), held.waiting > COUNTED),
         links.to(

@@ -25,7 +25,7 @@ from ...times import ago
 from ..base import ReadOnlyAdmin
 from ..error_text import said_of
 from .cancel import CancelView
-from .page import find, gone, page_context
+from .instance_page import find, gone, page_context
 
 #: Choices of the name filter; each costs one index probe. Any name can be given in the URL.
 NAMES = 20

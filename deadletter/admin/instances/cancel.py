@@ -7,13 +7,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext, ngettext
 
 from ... import operations
-from ...models import Instance, InstanceStatus, Message
+from ...models import Instance, InstanceStatus, Message, primary_alias
 from ...text import page_text
-from ..base import alias, tell, write_log
+from ..base import tell, write_log
 from ..confirm import ActSubject, ActView, Question, WhyForm
 from ..counts import Capped, capped
 from ..urls import to_instance
-from .page import find, gone
+from .instance_page import find, gone
 
 #: Children named, and rows counted.
 NAMED, COUNTED = 20, 1_000
@@ -36,7 +36,7 @@ class CancelView(ActView):
         if not found.is_running:
             text = gettext("%(id)s is not running any more: it is %(status)s.")
             problems = [text % {"id": self.shown, "status": found.get_status_display()}]
-        rows = Instance.objects.using(alias()).short_columns().filter(parent=found.pk)
+        rows = Instance.objects.using(primary_alias()).short_columns().filter(parent=found.pk)
         running = rows.filter(status=InstanceStatus.RUNNING).order_by("pk")
         children = list(running[: NAMED + 1]) if found.is_running else []
         return Question(
@@ -77,7 +77,9 @@ class CancelView(ActView):
 
 
 def _says(found: Instance, children: int) -> list[str]:
-    waiting: Capped = capped(Message.objects.using(alias()).filter(instance=found.pk), COUNTED)
+    waiting: Capped = capped(
+        Message.objects.using(primary_alias()).filter(instance=found.pk), COUNTED
+    )
     said = [
         gettext(
             "It fails with the error “cancelled”, your reason and your name. Nothing brings it "

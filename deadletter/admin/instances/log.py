@@ -11,11 +11,11 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from ...exceptions import Undecodable
-from ...models import Damaged, Instance, InstanceEvent, InstanceLogKind
+from ...models import Damaged, Instance, InstanceEvent, InstanceLogKind, primary_alias
 from ...operations import redact
 from ...payload import decode
 from ...text import page_text
-from ..base import alias, as_id
+from ..base import as_id
 from ..error_text import said_of
 from ..render import pretty
 from ..urls import to_instance, to_messages
@@ -57,7 +57,7 @@ class LogPage:
 def read_log(site: str, request: HttpRequest, found: Instance, *, payloads: bool) -> LogPage:
     """Read one page of the log; the first one if `before` is not a number."""
     before = as_id(request.GET.get("before", ""))
-    rows = InstanceEvent.objects.using(alias()).filter(instance=found.pk).order_by("-id")
+    rows = InstanceEvent.objects.using(primary_alias()).filter(instance=found.pk).order_by("-id")
     if before is not None:
         rows = rows.filter(pk__lt=before)
     light: Any = rows.defer("data")

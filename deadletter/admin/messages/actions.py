@@ -27,9 +27,9 @@ from ...lifecycle.manual_acts import (
 )
 from ...lifecycle.refusals import Refusal
 from ...lifecycle.values import ActResult
-from ...models import Message, OnPoison, Queue, State, StreamPolicy
+from ...models import Message, OnPoison, Queue, State, StreamPolicy, primary_alias
 from ...text import page_text
-from ..base import alias, as_id, tell, write_log
+from ..base import as_id, tell, write_log
 from ..confirm import ActSubject, ActView, Question, WhyForm
 from ..render import refusal_text
 
@@ -80,7 +80,7 @@ class MessageActView(ActView):
         self.back = self.came_from(self.list_url)
 
     def question(self) -> Question:
-        rows, now = _read(self.ids), clock.now(alias())
+        rows, now = _read(self.ids), clock.now(primary_alias())
         refusals = {m.pk: self.refusal(m, m.state(now)) for m in rows}
         willing = [m for m in rows if not refusals[m.pk]]
         gone = len(self.ids) - len(rows)
@@ -149,8 +149,8 @@ class RetryDeadView(MessageActView):
     def says(self, messages: Sequence[Message]) -> list[str]:
         columns = ("death", "source_id", "origin", "queue_id", "failure_reason")
         ids = [message.pk for message in messages]
-        rows = Message.objects.using(alias()).filter(pk__in=ids).only(*columns)
-        sources = source_queues(alias())
+        rows = Message.objects.using(primary_alias()).filter(pk__in=ids).only(*columns)
+        sources = source_queues(primary_alias())
         targets: Counter[str] = Counter()
         for row in rows:
             death, only = read_original_death(row), sources.get(row.queue_id, [])
@@ -341,7 +341,7 @@ ACTS: dict[str, type[MessageActView]] = {
 
 
 def _read(ids: Sequence[int]) -> list[Message]:
-    rows = Message.objects.using(alias()).without_bodies().filter(pk__in=ids).order_by("pk")
+    rows = Message.objects.using(primary_alias()).without_bodies().filter(pk__in=ids).order_by("pk")
     # Joined: messages of a queue that was deleted by hand have no policy and cannot be acted on.
     return list(rows.select_related("queue__dead_queue"))
 

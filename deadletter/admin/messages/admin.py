@@ -17,7 +17,7 @@ from ...status import FailureReason
 from ...text import page_text
 from ...times import lasting
 from ..base import QueueFilter, ReadOnlyAdmin, as_id, may
-from ..cli_hint import command
+from ..confirm import command
 from ..dead_queue import show_death
 from ..error_text import exception_of
 from ..render import reason_name

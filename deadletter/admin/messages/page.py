@@ -12,12 +12,21 @@ from django.utils.translation import gettext
 
 from ... import operations
 from ...lifecycle.internal_queue import PREFIX
-from ...models import Breaker, Message, PoisonRecord, Queue, State, WorkerProcess, is_moved
+from ...models import (
+    Breaker,
+    Message,
+    PoisonRecord,
+    Queue,
+    State,
+    WorkerProcess,
+    is_moved,
+    primary_alias,
+)
 from ...operations import trail
 from ...status import FailureReason
 from ...text import page_text
 from ...times import ahead, lasting, moment
-from ..base import AdminView, alias, as_id, may
+from ..base import AdminView, as_id, may
 from ..dead_queue import show_death
 from ..error_text import hidden_text
 from ..history import timeline
@@ -71,7 +80,7 @@ class MessageView(AdminView):
             headers=show_json(read_json(message, "headers")) if allowed else None,
             instance_url=to_instance(site, request, message.instance),
             timeline=timeline(message, payloads=allowed),
-            trail=trail(message.pk, using=alias()),
+            trail=trail(message.pk, using=primary_alias()),
             now=message.seen_at,
             rights_payload=allowed,
         )
@@ -94,7 +103,7 @@ class MessageView(AdminView):
 
     def ended(self, id: int | None) -> HttpResponse:
         """Say what became of a message that is in no queue, as far as it is recorded."""
-        acts = [] if id is None else trail(id, using=alias())
+        acts = [] if id is None else trail(id, using=primary_alias())
         dead, copy = (None, None) if id is None else _remains_of(id)
         may_see = self.request.user.has_perm("deadletter.view_poisonrecord")
         title = gettext("Message %(id)s") % {"id": id if id is not None else "?"}
@@ -187,24 +196,26 @@ def _due(site_name: str, request: HttpRequest, message: Any) -> Wait:
         url = link(site_name, "queue_change", queue.pk)
         seen = request.user.has_perm("deadletter.view_queue")
         return Wait(gettext("Its queue is paused."), since, url if seen else "", stuck=True)
-    breaker = Breaker.objects.using(alias()).open(now).filter(name=message.name).first()
+    breaker = Breaker.objects.using(primary_alias()).open(now).filter(name=message.name).first()
     if breaker is not None and not message.name.startswith(PREFIX):
         text = gettext("A circuit breaker holds its name, until %(at)s.") % {
             "at": moment(breaker.until)
         }
         seen = request.user.has_perm("deadletter.view_breaker")
         return Wait(text, since, link(site_name, "breaker_change", breaker.pk) if seen else "")
-    if not WorkerProcess.objects.using(alias()).alive(now).exists():
+    if not WorkerProcess.objects.using(primary_alias()).alive(now).exists():
         return Wait(gettext("It waits for a worker: none is alive."), since, stuck=True)
     return Wait(gettext("It waits for a worker to take it."), since)
 
 
 def _remains_of(id: int) -> tuple[PoisonRecord | None, Message | None]:
     """Find its poison record, or its copy in a dead queue, which may be dead too."""
-    dead = PoisonRecord.objects.using(alias()).without_bodies().filter(message_id=id).first()
+    dead = (
+        PoisonRecord.objects.using(primary_alias()).without_bodies().filter(message_id=id).first()
+    )
     if dead is not None:
         return dead, None
-    moved = operations.find_moved(id, using=alias())
+    moved = operations.find_moved(id, using=primary_alias())
     return (moved, None) if isinstance(moved, PoisonRecord) else (None, moved)
 
 

@@ -12,13 +12,11 @@ from django.utils.translation import gettext
 from ... import operations
 from ...text import page_text
 from ..base import as_id, tell, write_log
-from ..cli_hint import command
-from ..confirm import ActSubject, ActView, Question, RetryForm, WhyForm, with_why
+from ..confirm import ActSubject, ActView, Question, RetryForm, WhyForm, command
 from ..render import refusal_text
 from ..urls import to_message
 from . import effects
-from .frame import PoisonPageView
-from .query import find_record
+from .frame import PoisonPageView, find_record
 
 #: Characters of the error that the question shows.
 _ERROR_SHOWN = 200
@@ -27,8 +25,6 @@ _ERROR_SHOWN = 200
 class RecordActView(PoisonPageView, ActView):
     """An act on one record. From another page, `home`, it returns to that page."""
 
-    #: The page that leads to the act, if it is not a page of poison.
-    home = ""
     danger = False
 
     def prepare(self) -> HttpResponse | None:
@@ -41,28 +37,9 @@ class RecordActView(PoisonPageView, ActView):
         message_id = as_id(self.request.POST.get("message", ""))
         return None if self.record is not None else self.gone(message_id)
 
-    def after(self) -> str:
-        return self.home or super().after()
-
-    @property
-    def shown(self) -> str:
-        return page_text(str(self.record), limit=200)
-
-    def ask(self, form: WhyForm, **context: Any) -> HttpResponse:
-        return super().ask(form, record=self.record, **context)
-
-    def make_question(self, **given: Any) -> Question:
-        page = self.url("change", self.record.pk)
-        return Question(
-            subjects=[self.subject(page)],
-            hidden=[("message", str(self.record.message_id))],
-            back=self.home or page,
-            danger=self.danger,
-            **given,
-        )
-
-    def subject(self, url: str) -> ActSubject:
-        record = self.record
+    def make_question(self, title: str, **given: Any) -> Question:
+        """Return the question about the record; the title names it as %(record)s."""
+        record, page = self.record, self.url("change", self.record.pk)
         about = [gettext("queue %(name)s") % {"name": record.queue}]
         if record.stream is not None:
             about.append(gettext("stream %(name)s") % {"name": record.stream})
@@ -70,7 +47,15 @@ class RecordActView(PoisonPageView, ActView):
             about.append((record.error or "")[:_ERROR_SHOWN])
         else:
             about.append(f"{record.exception} {record.frame}".strip())
-        return ActSubject(label=str(record), about=list(filter(None, about)), url=url)
+        subject = ActSubject(label=str(record), about=list(filter(None, about)), url=page)
+        return Question(
+            title=title % {"record": page_text(str(record), limit=200)},
+            subjects=[subject],
+            hidden=[("message", str(record.message_id))],
+            back=self.home or page,
+            danger=self.danger,
+            **given,
+        )
 
 
 class RetryRecordView(RecordActView):
@@ -79,7 +64,7 @@ class RetryRecordView(RecordActView):
 
     def question(self) -> Question:
         return self.make_question(
-            title=gettext("Retry %(record)s?") % {"record": self.shown},
+            gettext("Retry %(record)s?"),
             button=gettext("Retry it"),
             says=effects.of_retry(self.record),
             warnings=effects.warnings(self.record),
@@ -103,7 +88,7 @@ class RetryRecordView(RecordActView):
             refusal = refusal_text(next(iter(outcome.refused.values())))
             tell(self.request, text % {"why": refusal}, messages.ERROR)
             return HttpResponseRedirect(self.home or self.url("change", record.pk))
-        write_log(self.request, [record], with_why(done, why))
+        write_log(self.request, [record], done, why=why)
         text = gettext("Message %(id)s (%(name)s) is back in the queue %(queue)s.") % {
             "id": record.message_id,
             "name": page_text(record.name, limit=200),
@@ -114,7 +99,7 @@ class RetryRecordView(RecordActView):
         if page := to_message(self.site_name, self.request, record.message_id):
             text = format_html('{} <a href="{}">{}</a>', text, page, gettext("Look at it"))
         tell(self.request, text)
-        return HttpResponseRedirect(self.after())
+        return HttpResponseRedirect(self.home or self.url("records"))
 
 
 class RemoveRecordView(RecordActView):
@@ -123,7 +108,7 @@ class RemoveRecordView(RecordActView):
 
     def question(self) -> Question:
         return self.make_question(
-            title=gettext("Remove %(record)s?") % {"record": self.shown},
+            gettext("Remove %(record)s?"),
             button=gettext("Remove it for good"),
             says=effects.of_remove(self.record),
             command=command("remove", self.record.pk, why="…"),
@@ -134,13 +119,13 @@ class RemoveRecordView(RecordActView):
         outcome = operations.remove_poison(record.pk, by=self.by, why=why)
         if not outcome.removed:
             return self.gone(record.message_id)
-        write_log(self.request, [record], with_why(gettext("Removed."), why), gone=True)
+        write_log(self.request, [record], gettext("Removed."), why=why, gone=True)
         text = gettext("Message %(id)s (%(name)s) was removed for good.")
         text %= {"id": record.message_id, "name": page_text(record.name, limit=200)}
         if record.halts:
             text = f"{text} {gettext('The stream goes on.')}"
         tell(self.request, text)
-        return HttpResponseRedirect(self.after())
+        return HttpResponseRedirect(self.home or self.url("records"))
 
 
 #: The acts on one record by the name that they have in an address.

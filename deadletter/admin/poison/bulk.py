@@ -18,11 +18,10 @@ from django.http import (
 from django.utils.translation import gettext, ngettext
 
 from ... import operations
-from ...models import Act, BulkJob
+from ...models import Act, BulkJob, primary_alias
 from ...operations import bulk as jobs
-from ..base import alias, as_id, log_about_all, tell, write_log
-from ..cli_hint import command, command_for
-from ..confirm import ActView, BulkRetryForm, Question, WhyForm, with_why
+from ..base import as_id, log_about_all, tell, write_log
+from ..confirm import ActView, BulkRetryForm, Question, WhyForm, command, command_for
 from ..counts import Capped
 from ..render import refusal_text
 from .frame import PoisonPageView
@@ -168,7 +167,9 @@ class BulkActView(SelectionView, ActView):
         ids = self.plan.ids
         if self.plan.wanted is not None:
             return self.start_job(terms, why)
-        before = {row.pk: row for row in Selected(ids=ids).records(alias()).defer("last_error")}
+        before = {
+            row.pk: row for row in Selected(ids=ids).records(primary_alias()).defer("last_error")
+        }
         if self.act == Act.RETRY:
             retried = operations.retry_poison(ids, by=self.by, why=why, **terms)
             done, missing, refused = retried.retried, retried.missing, retried.refused
@@ -178,24 +179,24 @@ class BulkActView(SelectionView, ActView):
             done, missing, refused = removed.removed, removed.missing, removed.refused
             text, told = gettext("Removed."), _removed(len(done))
         rows = [before[id] for id in done if id in before]
-        write_log(self.request, rows, with_why(text, why), gone=self.act == Act.REMOVE)
+        write_log(self.request, rows, text, why=why, gone=self.act == Act.REMOVE)
         _tell(self.request, told if done else "", missing, refused)
-        return HttpResponseRedirect(self.after())
+        return HttpResponseRedirect(self.url("records"))
 
     def start_job(self, terms: dict[str, Any], why: str) -> HttpResponse:
         """Hand a long act to the background. The same plan confirmed twice is one job."""
         plan = self.plan
         assert plan.wanted is not None  # noqa: S101 - the caller looked
-        running = BulkJob.objects.using(alias()).filter(state__in=("running", "paused"))
+        running = BulkJob.objects.using(primary_alias()).filter(state__in=("running", "paused"))
         for job in running.select_related("entry").order_by("-pk")[:50]:
             if job.entry.selection == plan.wanted.as_dict() and job.entry.act == plan.act:
                 tell(self.request, gettext("This has already been started."), messages.WARNING)
                 return HttpResponseRedirect(self.url("job", job.pk))
-        total = plan.wanted.records(alias()).order_by().values("pk")[: _TOTAL + 1].count()
+        total = plan.wanted.records(primary_alias()).order_by().values("pk")[: _TOTAL + 1].count()
         job = jobs.start_job(
-            self.act, plan.wanted, total=total, by=self.by, why=why, using=alias(), **terms
+            self.act, plan.wanted, total=total, by=self.by, why=why, using=primary_alias(), **terms
         )
-        write_log(self.request, [job], with_why(gettext("Started."), why))
+        write_log(self.request, [job], gettext("Started."), why=why)
         tell(self.request, gettext("It goes on in the background; this page follows it."))
         return HttpResponseRedirect(self.url("job", job.pk))
 
@@ -209,10 +210,12 @@ class ExportView(SelectionView):
         if self.filter.problem or format not in ("jsonl", "csv"):
             return self.back_to_records(self.filter.problem or gettext("There is no such format."))
         wanted = (
-            self.filter.wanted.fixed(alias()) if ids is None else Selected(ids=tuple(ids[:AT_ONCE]))
+            self.filter.wanted.fixed(primary_alias())
+            if ids is None
+            else Selected(ids=tuple(ids[:AT_ONCE]))
         )
         lines: Iterator[str] = operations.export_poison(
-            wanted, format=format, payloads=self.rights.payload, by=self.by, using=alias()
+            wanted, format=format, payloads=self.rights.payload, by=self.by, using=primary_alias()
         )
         text = gettext("Exported poison as %(format)s: %(filter)s")
         shown = {"ids": len(ids)} if ids is not None else wanted.as_dict()

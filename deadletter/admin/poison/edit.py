@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from ... import operations
 from ...conf import get_settings
 from ...exceptions import PayloadRejected, Undecodable
+from ...models import Damaged
 from ...operations import diff, redact
 from ...operations.hidden_values import HiddenValueMoved, refuse_markers, restore, same
 from ...payload import accept, decode
@@ -84,8 +85,8 @@ class EditRecordView(RetryRecordView):
     def write(self, form: WhyForm) -> HttpResponse:
         return self.page(
             "poison/edit",
-            gettext("Edit and retry %(record)s") % {"record": self.shown},
-            record=self.record,
+            gettext("Edit and retry %(record)s")
+            % {"record": page_text(str(self.record), limit=200)},
             form=form,
             problem=self.stored.problem,
         )
@@ -100,7 +101,7 @@ class EditRecordView(RetryRecordView):
 
     def question(self) -> Question:
         return self.make_question(
-            title=gettext("Retry %(record)s with this payload?") % {"record": self.shown},
+            gettext("Retry %(record)s with this payload?"),
             button=gettext("Retry with this payload"),
             says=[
                 *effects.of_retry(self.record),
@@ -145,14 +146,14 @@ def _check(text: str, stored: Stored) -> Draft:
         return Draft(problem=page_text(error, limit=500))
     except (ValueError, RecursionError) as error:
         return Draft(problem=page_text(f"{type(error).__name__}: {error}", limit=500))
-    if not stored.damaged and same(value, stored.value):
+    if not isinstance(stored.value, Damaged) and same(value, stored.value):
         return Draft(problem=gettext("Nothing was changed: to retry it as it is, use “Retry”."))
     return Draft(value=value)
 
 
 def _whole(edited: Any, stored: Stored) -> Any:
     """Return the payload with its hidden values restored; damaged text has none to restore."""
-    if not stored.damaged:
+    if not isinstance(stored.value, Damaged):
         return restore(edited, stored.value)
     refuse_markers(edited)
     return edited

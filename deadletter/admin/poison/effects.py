@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext, ngettext
 
-from ...models import Message, PoisonRecord, Queue
+from ...models import Message, PoisonRecord, Queue, primary_alias
 from ...operations import effect_of
 from ...text import page_text
-from ..base import alias
 from ..counts import Capped, capped
 from ..render import refusal_text
 
@@ -65,7 +64,7 @@ def of_remove(record: PoisonRecord) -> list[str]:
 
 def warnings(record: PoisonRecord) -> list[str]:
     """Name the reasons why a retry would be refused or would wait."""
-    queue = Queue.objects.using(alias()).filter(name=record.queue).first()
+    queue = Queue.objects.using(primary_alias()).filter(name=record.queue).first()
     if queue is None:
         text = gettext("The queue %(name)s does not exist any more: choose another one.")
         return [text % {"name": page_text(record.queue, limit=200)}]
@@ -74,14 +73,14 @@ def warnings(record: PoisonRecord) -> list[str]:
         text = gettext("The queue %(name)s is paused: the message waits until it is resumed.")
         found.append(text % {"name": queue.name})
     if record.key is not None:
-        same = Message.objects.using(alias()).filter(queue=queue, key=record.key)
+        same = Message.objects.using(primary_alias()).filter(queue=queue, key=record.key)
         if same.values("pk")[:1]:
             text = gettext(
                 "An unfinished message with the same key, %(key)s, is in the queue: until it is "
                 "done, the retry is refused."
             )
             found.append(text % {"key": page_text(record.key, limit=200)})
-    if refusal := effect_of(record, using=alias()).refusal:
+    if refusal := effect_of(record, using=primary_alias()).refusal:
         text = gettext("As things stand, the retry is refused: %(why)s.")
         found.append(text % {"why": refusal_text(refusal)})
     return found
@@ -91,7 +90,7 @@ def on_instance(record: PoisonRecord) -> str:
     """Say what the poison did to its instance; "" for a message without one."""
     if record.instance is None:
         return ""
-    found = effect_of(record, using=alias())
+    found = effect_of(record, using=primary_alias())
     name = {"id": page_text(record.instance, limit=200)}
     if found.instance is None:
         return gettext("Its instance %(id)s does not exist any more.") % name
@@ -103,7 +102,7 @@ def on_instance(record: PoisonRecord) -> str:
 
 
 def _reopens(record: PoisonRecord) -> list[str]:
-    found = effect_of(record, using=alias())
+    found = effect_of(record, using=primary_alias())
     if not found.reopens:
         return []
     ids = ", ".join(page_text(id, limit=200) for id in found.reopens[:_NAMED])
@@ -149,10 +148,14 @@ class Following:
 
 def following(record: PoisonRecord) -> Following:
     """Count and list them in the order they will run. No payloads, one index range."""
-    queue = Queue.objects.using(alias()).filter(name=record.queue).first()
+    queue = Queue.objects.using(primary_alias()).filter(name=record.queue).first()
     if record.stream is None or queue is None:
         return Following(Capped(0), [])
-    rows = Message.objects.using(alias()).without_bodies().filter(queue=queue, stream=record.stream)
+    rows = (
+        Message.objects.using(primary_alias())
+        .without_bodies()
+        .filter(queue=queue, stream=record.stream)
+    )
     behind = rows.filter(pk__gt=record.message_id)
     return Following(capped(behind.values("pk"), COUNTED), list(behind.order_by("pk")[:LISTED]))
 

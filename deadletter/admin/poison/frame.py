@@ -1,19 +1,22 @@
-"""The frame of every page of poison: its rights, its addresses and its navigation."""
+"""The frame of every page of poison: its record, its rights and its addresses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models.functions import Left
+from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from ...models import Act
+from ...models import Act, PoisonRecord, primary_alias
 from ...operations import trail
-from ...text import page_text
+from ...text import ERROR_LIMIT, page_text
 from ...times import moment
-from ..base import AdminView, alias, tell
+from ..base import AdminView, as_id, tell
+from ..urls import link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,45 +32,37 @@ class Rights:
         return {Act.RETRY: self.retry, Act.REMOVE: self.remove}.get(Act(act), False)
 
 
-def rights(request: HttpRequest) -> Rights:
-    def may(name: str) -> bool:
-        return request.user.has_perm(f"deadletter.{name}")
-
-    payload, retry = may("view_payload"), may("retry_poison")
-    return Rights(
-        payload=payload,
-        retry=retry,
-        # Editing shows the payload, and retries the message with it.
-        edit=payload and retry and may("edit_payload"),
-        remove=may("remove_poison"),
-    )
-
-
 class PoisonPageView(AdminView):
     """A page of poison; its templates extend `poison/base.html`."""
 
-    @property
+    #: The record that the page is about, if it is about one.
+    record: Any = None
+    #: The page that leads to an act and follows it, if it is not the page of records.
+    home = ""
+
+    @cached_property
     def rights(self) -> Rights:
-        return rights(self.request)
+        has = self.request.user.has_perm
+        payload, retry = has("deadletter.view_payload"), has("deadletter.retry_poison")
+        return Rights(
+            payload=payload,
+            retry=retry,
+            # Editing shows the payload, and retries the message with it.
+            edit=payload and retry and has("deadletter.edit_payload"),
+            remove=has("deadletter.remove_poison"),
+        )
 
     def url(self, page: str, *args: object, **query: Any) -> str:
-        return self.link(f"poisonrecord_{page}", *args, **query)
+        return link(self.site_name, f"poisonrecord_{page}", *args, **query)
 
     def page(self, template: str, title: str, *, status: int = 200, **context: Any) -> HttpResponse:
-        frame = {
-            # Themes take the last part of their heading from here.
-            "original": context.get("record"),
-            "rights": self.rights,
-        }
+        # Themes take the last part of their heading from `original`.
+        frame = {"original": self.record, "record": self.record, "rights": self.rights}
         return super().page(template, title, status=status, **frame, **context)
-
-    def after(self) -> str:
-        """Return the page that follows an act."""
-        return self.url("records")
 
     def gone(self, message_id: int | None) -> HttpResponse:
         """Say that a record is gone, and who retried or removed it."""
-        last = trail(message_id, using=alias())[:1] if message_id is not None else []
+        last = trail(message_id, using=primary_alias())[:1] if message_id is not None else []
         if last and last[0].entry.act in (Act.RETRY, Act.REMOVE):
             entry = last[0].entry
             texts = {
@@ -79,4 +74,14 @@ class PoisonPageView(AdminView):
         else:
             text = gettext("This poison record is gone: it has been retried or removed.")
         tell(self.request, text, messages.WARNING)
-        return HttpResponseRedirect(self.after())
+        return HttpResponseRedirect(self.home or self.url("records"))
+
+
+def find_record(object_id: object) -> Any:
+    """Read a record without its large columns; the database cuts the error."""
+    id = as_id(str(object_id))
+    rows = (
+        PoisonRecord.objects.using(primary_alias()).without_bodies().defer("last_error", "verdict")
+    )
+    cut = {"error": Left("last_error", ERROR_LIMIT + 1), "said": Left("verdict", ERROR_LIMIT + 1)}
+    return None if id is None else rows.annotate(**cut).filter(pk=id).first()

@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from ... import clock
+from ...models import primary_alias
 from ...operations import groups as operations
-from ..base import alias
 from ..counts import Capped
 from ..lookups import refuse_others
 from ..urls import to_group
@@ -61,7 +61,7 @@ class MatrixView(PoisonPageView):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         by = "exception" if request.GET.get("by") == "exception" else "name"
-        now = clock.now(alias())
+        now = clock.now(primary_alias())
         found = operations.matrix(by, limit=LINES + 1)
         return self.page(
             "poison/matrix",

@@ -11,12 +11,12 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from ... import clock
-from ...models import BulkJob, Queue, WorkerProcess
+from ...models import BulkJob, Queue, WorkerProcess, primary_alias
 from ...operations import PoisonFilter
 from ...operations import bulk as operations
 from ...operations.retry_outcomes import attach_outcomes, outcomes_of
-from ..base import alias, tell, write_log
-from ..cli_hint import command_for
+from ..base import tell, write_log
+from ..confirm import command_for
 from .frame import PoisonPageView
 
 #: Jobs in the list; the audit trail has them all.
@@ -32,7 +32,9 @@ CONTROLS = {
 
 class JobsView(PoisonPageView):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        rows = BulkJob.objects.using(alias()).select_related("entry").order_by("-pk")[:LISTED]
+        rows = (
+            BulkJob.objects.using(primary_alias()).select_related("entry").order_by("-pk")[:LISTED]
+        )
         title = gettext("Background jobs")
         return self.page("poison/jobs", title, tab="jobs", jobs=_progress(rows))
 
@@ -42,7 +44,7 @@ class JobView(PoisonPageView):
 
     def prepare(self) -> None:
         job_id = self.kwargs["job_id"]
-        rows = BulkJob.objects.using(alias()).select_related("entry")
+        rows = BulkJob.objects.using(primary_alias()).select_related("entry")
         # Ids outside bigint cannot exist; skip the query.
         found = rows.filter(pk=job_id).first() if job_id < 2**63 else None
         if found is None:
@@ -81,7 +83,7 @@ class JobView(PoisonPageView):
             tell(request, gettext("There is no such act."), messages.ERROR)
             return here
         try:
-            operations.control_job(self.job.pk, wanted, by=self.by, using=alias())
+            operations.control_job(self.job.pk, wanted, by=self.by, using=primary_alias())
         except ValueError:
             tell(request, gettext("The job is over: there is nothing to change."), messages.WARNING)
             return here
@@ -97,7 +99,7 @@ class JobView(PoisonPageView):
 
 def _progress(rows: Iterable[BulkJob]) -> list[JobProgress]:
     jobs = list(rows)
-    attach_outcomes([job.entry for job in jobs], using=alias())
+    attach_outcomes([job.entry for job in jobs], using=primary_alias())
     return [JobProgress(job) for job in jobs]
 
 
@@ -121,11 +123,11 @@ class JobProgress:
 
 def _unserved() -> str:
     """Say why the job does not go on: no worker takes from the internal queue."""
-    now = clock.now(alias())
-    queue = Queue.objects.using(alias()).filter(name=operations.QUEUE).first()
+    now = clock.now(primary_alias())
+    queue = Queue.objects.using(primary_alias()).filter(name=operations.QUEUE).first()
     if queue is not None and queue.paused:
         return gettext("The queue “deadletter” is paused: nothing goes on until it is resumed.")
-    if operations.QUEUE in WorkerProcess.objects.using(alias()).alive(now).served():
+    if operations.QUEUE in WorkerProcess.objects.using(primary_alias()).alive(now).served():
         return ""
     return gettext(
         "No live worker serves the queue “deadletter”: nothing goes on until one does. Start "

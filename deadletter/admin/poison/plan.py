@@ -11,10 +11,9 @@ from django.core.exceptions import SuspiciousOperation
 from django.db.models.functions import Left
 from django.http import HttpRequest
 
-from ...models import Act
+from ...models import Act, primary_alias
 from ...models.poison import PoisonQuerySet
 from ...operations import PoisonFilter
-from ..base import alias
 from ..counts import Capped
 from .query import count, window
 
@@ -70,18 +69,22 @@ class BulkPlan:
 
 
 def plan_ids(act: str, ids: Sequence[int]) -> BulkPlan:
-    there = Selected(ids=tuple(ids[:AT_ONCE])).records(alias()).values_list("pk", flat=True)
+    there = Selected(ids=tuple(ids[:AT_ONCE])).records(primary_alias()).values_list("pk", flat=True)
     found = tuple(there)
     return BulkPlan(act=act, ids=found, counted=Capped(len(found)))
 
 
 def plan_matching(act: str, wanted: PoisonFilter, *, first: int | None = None) -> BulkPlan:
     """Plan for all records that match now, or for the `first` oldest, to test a repair."""
-    fixed = wanted.fixed(alias())
+    fixed = wanted.fixed(primary_alias())
     if first is not None:
-        rows = fixed.records(alias()).order_by("poisoned_at", "pk").values_list("pk", flat=True)
+        rows = (
+            fixed.records(primary_alias())
+            .order_by("poisoned_at", "pk")
+            .values_list("pk", flat=True)
+        )
         return plan_ids(act, list(rows[: min(first, AT_ONCE)]))
-    found = window(fixed, alias())
+    found = window(fixed, primary_alias())
     ids = tuple(found.rows.values_list("pk", flat=True)[: AT_ONCE + 1])
     if found.end is None and len(ids) <= AT_ONCE:
         return BulkPlan(act=act, ids=tuple(sorted(ids)), counted=Capped(len(ids)))
@@ -114,8 +117,8 @@ def read_plan(act: str, signed: str, request: HttpRequest) -> BulkPlan | None:
 def sample(plan: BulkPlan) -> list[Any]:
     """Return some records of a plan, newest first, with the beginning of each error."""
     if plan.wanted is None or plan.newest:
-        rows = Selected(ids=plan.newest or plan.ids).records(alias()).order_by("-pk")
+        rows = Selected(ids=plan.newest or plan.ids).records(primary_alias()).order_by("-pk")
     else:  # asked again, after the form refused the answer
-        rows = window(plan.wanted, alias()).rows
+        rows = window(plan.wanted, primary_alias()).rows
     light = rows.short_columns()
     return list(light.annotate(start=Left("last_error", 200))[:SAMPLE])

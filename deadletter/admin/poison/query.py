@@ -13,19 +13,17 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import F, Q
-from django.db.models.functions import Left
 from django.http import QueryDict
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...models import Kind, PoisonRecord, Queue
+from ...models import Kind, PoisonRecord, Queue, primary_alias
 from ...operations import PoisonFilter
 from ...patterns import is_pattern
 from ...status import FailureReason
-from ...text import ERROR_LIMIT
-from ..base import COUNT_LIMIT, alias, as_id
+from ..base import COUNT_LIMIT, as_id
 from ..counts import Capped
 from ..render import reason_name
 
@@ -116,7 +114,9 @@ class PoisonFilterForm(forms.Form):
 
     def queue_names(self) -> list[str]:
         """Return the queues that the browser suggests."""
-        return list(Queue.objects.using(alias()).order_by("name").values_list("name", flat=True))
+        return list(
+            Queue.objects.using(primary_alias()).order_by("name").values_list("name", flat=True)
+        )
 
 
 #: Parameters of the filter, in the order of the form.
@@ -186,14 +186,6 @@ def count(found: SearchWindow, *, limit: int = COUNT_LIMIT) -> Capped:
     """Count up to `limit`; older records that were not searched count as more."""
     n = int(found.rows.order_by().values("pk")[: limit + 1].count())
     return Capped(min(n, limit), n > limit or found.end is not None)
-
-
-def find_record(object_id: object) -> Any:
-    """Read a record without its large columns; the database cuts the error."""
-    id = as_id(str(object_id))
-    rows = PoisonRecord.objects.using(alias()).without_bodies().defer("last_error", "verdict")
-    cut = {"error": Left("last_error", ERROR_LIMIT + 1), "said": Left("verdict", ERROR_LIMIT + 1)}
-    return None if id is None else rows.annotate(**cut).filter(pk=id).first()
 
 
 def jump(term: str, using: str) -> tuple[str, Any]:

@@ -8,19 +8,17 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 
 from ... import clock
-from ...models import PoisonRecord, is_moved
+from ...models import Damaged, PoisonRecord, is_moved, primary_alias
 from ...operations import trail
 from ...status import FailureReason
 from ...text import page_text
-from ..base import alias
-from ..cli_hint import command
+from ..confirm import command
 from ..dead_queue import show_death
 from ..history import timeline
 from ..render import read_json, reason_name, show_json, stage_names
 from ..urls import to_instance, to_message
 from .effects import following, on_instance
-from .frame import PoisonPageView, Rights
-from .query import find_record
+from .frame import PoisonPageView, find_record
 
 
 class RecordView(PoisonPageView):
@@ -29,13 +27,13 @@ class RecordView(PoisonPageView):
         return None if self.record is not None else self.gone(None)
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        found, allowed, now = self.record, self.rights, clock.now(alias())
+        found, allowed, now = self.record, self.rights, clock.now(primary_alias())
         behind = following(found)
+        can = {"retry": allowed.retry, "remove": allowed.remove}
         return self.page(
             "poison/record",
             page_text(str(found), limit=250),
             tab="record",
-            record=found,
             cause=cause(found),
             # A death without an exception keeps the name of its reason, which `cause` has said.
             raised="" if found.exception in FailureReason.__members__ else found.exception,
@@ -52,8 +50,11 @@ class RecordView(PoisonPageView):
                 for message in behind.first
             ],
             timeline=timeline(found, payloads=allowed.payload),
-            trail=trail(found.message_id, using=alias()),
-            commands=_commands(found, allowed),
+            trail=trail(found.message_id, using=primary_alias()),
+            commands=[
+                command("show", found.pk),
+                *(command(verb, found.pk, why="…") for verb, may in can.items() if may),
+            ],
             now=now,
         )
 
@@ -68,10 +69,11 @@ class PayloadView(RecordView):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         stored = read_json(self.record, "payload")
+        damaged = isinstance(stored.value, Damaged)
         response = HttpResponse(
             stored.text().encode("utf-8", "replace"),
             # A browser must never show it as anything but text.
-            content_type="text/plain; charset=utf-8" if stored.damaged else "application/json",
+            content_type="text/plain; charset=utf-8" if damaged else "application/json",
         )
         name = f"message-{self.record.message_id}.json"
         response["Content-Disposition"] = f'attachment; filename="{name}"'
@@ -84,9 +86,3 @@ def cause(found: PoisonRecord) -> str:
     if found.reason == FailureReason.POISON_MESSAGE and found.last_failure_reason:
         return reason_name(found.last_failure_reason)
     return reason_name(found.reason)
-
-
-def _commands(found: PoisonRecord, allowed: Rights) -> list[str]:
-    can = {"retry": allowed.retry, "remove": allowed.remove}
-    shown = [command("show", found.pk)]
-    return shown + [command(verb, found.pk, why="…") for verb, may in can.items() if may]

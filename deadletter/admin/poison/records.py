@@ -13,9 +13,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from ...models import Alert, PoisonRecord
+from ...models import Alert, PoisonRecord, primary_alias
 from ...operations import find_moved, get_group
-from ..base import alias, as_id, tell
+from ..base import as_id, tell
 from ..urls import to_group, to_message
 from .frame import PoisonPageView
 from .query import PoisonFilterForm, SearchWindow, jump, window
@@ -48,13 +48,13 @@ class RecordsView(PoisonPageView):
 
     def find(self, term: str) -> str:
         """Return the page that a search term leads to."""
-        what, value = jump(term, alias()) if "\x00" not in term else ("", None)
+        what, value = jump(term, primary_alias()) if "\x00" not in term else ("", None)
         if what == "record":
             return self.url("change", value)
         if what:
             return self.url("records", **{what: value})
         number = as_id(term)
-        moved = None if number is None else find_moved(number, using=alias())
+        moved = None if number is None else find_moved(number, using=primary_alias())
         if isinstance(moved, PoisonRecord):
             return self.url("change", moved.pk)
         if moved is not None and (page := to_message(self.site_name, self.request, moved.pk)):
@@ -76,7 +76,7 @@ class RecordsView(PoisonPageView):
         if not group or filter.problem or set(filter.query) != {"fingerprint"}:
             return None
         may = self.request.user.has_perm
-        told = Alert.objects.using(alias()).filter(key=f"{Alert.Rule.NEW_GROUP}:{group}")
+        told = Alert.objects.using(primary_alias()).filter(key=f"{Alert.Rule.NEW_GROUP}:{group}")
         alert = told.order_by("-pk").first() if may("deadletter.view_alert") else None
         audit_url = self.link("auditentry_changelist")
         return {
@@ -104,7 +104,7 @@ def read_page(filter: PoisonFilterForm, given: QueryDict) -> RecordsPage:
     older, newer = _place(given.get("older", "")), _place(given.get("newer", ""))
     backwards = newer is not None and older is None
     after = _beyond(older, "lt") if older else None
-    found = window(filter.wanted, alias(), after=after)
+    found = window(filter.wanted, primary_alias(), after=after)
     rows = _light(found)
     if backwards and newer is not None:
         rows = rows.filter(_beyond(newer, "gt")).order_by("poisoned_at", "pk")

@@ -17,7 +17,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from deadletter import operations
-from deadletter.admin.cli_hint import command_for
+from deadletter.admin.confirm import command_for
 from deadletter.admin.poison import plan
 from deadletter.models import AuditEntry, BulkJob, Message, PoisonRecord, Queue
 

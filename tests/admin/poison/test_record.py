@@ -9,7 +9,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from deadletter import FailureReason, lifecycle, operations, send
-from deadletter.admin.tracebacks import read_traceback
+from deadletter.admin.history import read_traceback
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
 
 from ..conftest import url

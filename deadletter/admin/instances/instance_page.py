@@ -14,10 +14,10 @@ from django.utils.translation import gettext_lazy as _
 
 from ... import clock
 from ...error_details import ErrorDetails
-from ...models import Instance, InstanceStatus, Message, PoisonRecord, State
+from ...models import Instance, InstanceStatus, Message, PoisonRecord, State, primary_alias
 from ...text import page_text
-from ..base import alias, tell
-from ..cli_hint import command
+from ..base import tell
+from ..confirm import command
 from ..error_text import hidden_text, said_of
 from ..render import moment, read_json, show_json
 from ..urls import link, to_instance, to_messages
@@ -39,7 +39,7 @@ def find(object_id: str) -> Instance | None:
     id = unquote(object_id)
     if "\x00" in id:
         return None
-    return Instance.objects.using(alias()).short_columns().filter(pk=id).first()
+    return Instance.objects.using(primary_alias()).short_columns().filter(pk=id).first()
 
 
 def gone(model_admin: admin.ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
@@ -96,7 +96,7 @@ def _failure(
         error = ErrorDetails.Application(stored.problem or problem)
     record = None
     if found.failed_by is not None:
-        by, rows = found.failed_by, PoisonRecord.objects.using(alias())
+        by, rows = found.failed_by, PoisonRecord.objects.using(primary_alias())
         # A message that was moved to a dead queue has a new id; its `source_id` is the old one.
         # The filter by instance uses an index and finds few records.
         moved = rows.filter(instance=error.instance or found.id, source_id=by)
@@ -165,9 +165,14 @@ def _waiting(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]
 
 def _queued(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
     """Return its messages that are in a queue."""
-    rows = Message.objects.using(alias()).without_bodies().filter(instance=found.pk).order_by("pk")
+    rows = (
+        Message.objects.using(primary_alias())
+        .without_bodies()
+        .filter(instance=found.pk)
+        .order_by("pk")
+    )
     there = list(rows[: LISTED + 1])
-    now = clock.now(alias())
+    now = clock.now(primary_alias())
     urls = to_messages(site, request, [message.pk for message in there])
     shown = [
         {
@@ -183,7 +188,7 @@ def _queued(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
 
 def _poison(site: str, request: HttpRequest, found: Instance, *, texts: bool) -> dict[str, Any]:
     """Return the poison records of the instance."""
-    rows = PoisonRecord.objects.using(alias()).filter(instance=found.pk).order_by("-pk")
+    rows = PoisonRecord.objects.using(primary_alias()).filter(instance=found.pk).order_by("-pk")
     light = rows.short_columns()
     records: list[Any] = list(light.annotate(start=Left("last_error", 200))[: LISTED + 1])
     may_look = request.user.has_perm("deadletter.view_poisonrecord")
@@ -204,7 +209,12 @@ def _poison(site: str, request: HttpRequest, found: Instance, *, texts: bool) ->
 
 
 def _children(site: str, request: HttpRequest, found: Instance) -> dict[str, Any]:
-    rows = Instance.objects.using(alias()).short_columns().filter(parent=found.pk).order_by("pk")
+    rows = (
+        Instance.objects.using(primary_alias())
+        .short_columns()
+        .filter(parent=found.pk)
+        .order_by("pk")
+    )
     children = list(rows[: LISTED + 1])
     shown = [(child, to_instance(site, request, child.pk)) for child in children[:LISTED]]
     more = link(site, "instance_changelist", parent=found.pk) if len(children) > LISTED else ""
