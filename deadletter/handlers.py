@@ -1,4 +1,4 @@
-"""Handlers of deadletter's own messages: bulk jobs, notices of alerts, timers of instances."""
+"""Handlers of the internal messages: bulk jobs, notices of alerts, timers of instances."""
 
 from __future__ import annotations
 

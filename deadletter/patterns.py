@@ -2,8 +2,7 @@
 Selections of queues: names, and patterns such as `tenant-a/*`.
 
 Patterns have the syntax of `fnmatch`: `*`, `?` and `[ab]`, case-sensitive; `/` is an ordinary
-character. A pattern never matches a dead queue or deadletter's own queue: these must be named
-exactly.
+character. A pattern never matches a dead queue or the internal queue: these must be named exactly.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
 from functools import lru_cache
 
-#: The name of the queue for deadletter's own messages.
+#: The name of the internal queue: bulk jobs, notices of alerts, timers of instances.
 OWN_QUEUE = "deadletter"
 _WILDCARDS = frozenset("*?[")
 

@@ -44,7 +44,7 @@ def check_flags(flags: Status | int, *, field: str) -> int:
     number = operator.index(flags)
     if 0 <= number <= _LARGEST:
         return number
-    raise ValueError(f"{field}: {number} is no set of status flags; give bits 0 to 14")
+    raise ValueError(f"{field}: {number} is not a valid set of status flags; give bits 0 to 14")
 
 
 def check_stage(flags: Status | int, *, field: str) -> int:
@@ -53,7 +53,7 @@ def check_stage(flags: Status | int, *, field: str) -> int:
     if not number & ~STAGE_BITS:
         return number
     what = "FAILED is set by a failure" if number & Status.FAILED else "it has other bits"
-    raise ValueError(f"{field}: {number} names no stage, {what}; give bits 0 to 14")
+    raise ValueError(f"{field}: {number} is not a valid stage: {what}; give bits 0 to 14")
 
 
 class FailureReason(enum.IntEnum):

@@ -178,7 +178,7 @@ def alert_poison(using: str, queue: str = "") -> Any:
     """
     Return the poison records that alerts are about: of a queue, or of all.
 
-    Records of deadletter's own messages are left out: no notice is about a notice.
+    Records of internal messages are left out: no notice is about a notice.
     """
     rows = PoisonRecord.objects.using(using).exclude(queue=QUEUE)
     rows = rows.exclude(name__startswith=PREFIX)

@@ -157,7 +157,7 @@ def _unreported(
     time up to which its deaths are covered, if there is one.
 
     That time is the last death the alert knew of, not the time it was closed: a record may have a
-    time before that and commit after it. Left out are deadletter's own messages and queues that no
+    time before that and commit after it. Left out are internal messages and queues that no
     rule is for.
     """
     keys = [f"{RULE}:{group.fingerprint}" for group in groups]

@@ -1,5 +1,5 @@
 """
-Notices: their content, their words and their way out, as messages of deadletter's own queue.
+Notices: their content, texts and delivery, as messages of the internal queue.
 
 One notice reports everything that is due at one time. Each channel gets it in a message of its own,
 so that a channel that is down does not delay the others. A message names its channel: addresses and
@@ -319,8 +319,8 @@ _TITLES: dict[str, Any] = {
     ),
     "oldest_age": lambda _: gettext("queue %(queue)s: a message has been due for %(age)s"),
     "halted_stream": lambda alert: ngettext(
-        "queue %(queue)s: %(count)s stream stands still",
-        "queue %(queue)s: %(count)s streams stand still",
+        "queue %(queue)s: %(count)s stream is halted",
+        "queue %(queue)s: %(count)s streams are halted",
         alert["count"],
     ),
     "worker_lost": lambda _: gettext("worker %(name)s was lost: it did not shut down"),

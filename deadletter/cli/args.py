@@ -170,7 +170,7 @@ def unknown_queue(error: UnknownQueue) -> CommandError:
     shown = ", ".join(error.existing[:20]) or "none"
     if is_pattern(error.name):
         return usage(
-            f"no queue matches {error.name!r} (existing: {shown}); dead queues, deadletter's own "
+            f"no queue matches {error.name!r} (existing: {shown}); dead queues, the internal "
             "queue and destinations are named exactly"
         )
     return usage(f"there is no queue {error.name!r}{meant} (existing: {shown})")

@@ -77,7 +77,7 @@ def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
     death = read_original_death(row)
     if death is None or asked != death.message_id:
         return []
-    where = f"queue {death.queue}" if death.queue else "a queue that was not written down"
+    where = f"queue {death.queue}" if death.queue else "a queue that is not recorded"
     return [terminal_line(f"message {asked} died in {where} and is {where_now(row)}")]
 
 
@@ -89,7 +89,7 @@ def _death(row: PoisonRecord | Message) -> list[tuple[str, object]]:
     cause = death.cause.name.lower() if death.cause else None
     return [
         ("before", f"message {death.message_id}"),
-        ("died in", f"queue {death.queue}" if death.queue else "not written down"),
+        ("died in", f"queue {death.queue}" if death.queue else "not recorded"),
         ("died of", ": ".join(part for part in (cause, death.verdict) if part)),
         ("its error", death.error),
         ("died at", death.at and f"{death.at:%Y-%m-%d %H:%M:%S %Z}"),
@@ -177,7 +177,7 @@ def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
             ("stream", record.stream),
             ("key", record.key),
             (
-                "put off" if record.is_unknown else "attempts",
+                "deferred" if record.is_unknown else "attempts",
                 tried(record.attempts, record.max_attempts) + deaths,
             ),
             ("stages", _stages(record.status)),

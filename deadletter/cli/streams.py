@@ -75,7 +75,7 @@ def _table(screen: Screen, streams: list[HeldStream], now: datetime) -> None:
 
 
 def _why(stream: HeldStream, now: datetime) -> str:
-    """Return what has to happen before the stream goes on."""
+    """Return what must happen before the stream continues."""
     if stream.why == "halted":
         return f"poison record {stream.poison_id} halts it: retry or remove it"
     if stream.why == "waiting":

@@ -123,7 +123,8 @@ def _report(screen: Screen, found: Import, *, dry_run: bool) -> None:
     if found.ignored:
         some = ", ".join(str(id) for id in found.ignored[:_SHOWN])
         more = " …" if len(found.ignored) > _SHOWN else ""
-        lines.append(f"{len(found.ignored):,} ignored, which are here: {some}{more}")
+        why = "ignored because they were already imported"
+        lines.append(f"{len(found.ignored):,} {why}: {some}{more}")
     refused = list(found.refused.items())
     lines += [f"row {row}: refused: {terminal_line(text)}" for row, text in refused[:_SHOWN]]
     if len(refused) > _SHOWN:

@@ -2,6 +2,10 @@
 Claim: lease due messages to a worker and count the attempt.
 
 This module decides where a claim looks; candidates.py decides about what it finds there.
+
+A message whose lease ran out is due again. The statement `claim` does not lease it, but returns it
+with the verdict `lost`: `Limits.judge` checks its limits, then `lease_runs` leases it and records
+WORKER_LOST for the attempt that was never reported, or the message is quarantined.
 """
 
 from __future__ import annotations
@@ -43,8 +47,8 @@ def claim(
     """
     Take up to `limit` due messages under a lease and count the attempt, in one transaction.
 
-    `queues` are names or glob patterns in order of preference, patterns never matching a dead queue
-    or deadletter's own; None: all but dead queues. `lease` defaults to the queue's.
+    `queues` are names or glob patterns in order of preference; a pattern never matches a dead queue
+    or the internal queue. None: all but dead queues. `lease` defaults to the queue's.
     A message that has used up its attempts is quarantined instead, without being returned.
     """
     request = ClaimRequest(queues, limit, lease)
@@ -127,7 +131,7 @@ def _check(request: ClaimRequest) -> timedelta | None:
         raise ValueError(f"limit: expected 0 to {LIMIT:,}, got {request.limit!r}")
     lease = None if request.lease is None else as_timedelta(request.lease, field="lease")
     if lease == timedelta(0):
-        raise ValueError("lease: must be longer than nothing")
+        raise ValueError("lease: must be greater than 0")
     return lease
 
 

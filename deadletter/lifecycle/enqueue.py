@@ -217,7 +217,7 @@ def _duration(field: str, value: Any, *, at_least: timedelta = _NOTHING) -> time
     except ValueError as error:
         raise MessageRejected(field, str(error).removeprefix(f"{field}: ")) from None
     if duration < at_least:
-        raise MessageRejected(field, "must be longer than nothing")
+        raise MessageRejected(field, "must be greater than 0")
     return duration
 
 

@@ -2,7 +2,7 @@
 Quarantine: a message that cannot succeed leaves its queue.
 
 In one transaction it becomes a poison record, moves to the dead queue or is discarded, its row is
-deleted, its instance is notified, and its stream goes on or halts.
+deleted, its instance is notified, and its stream continues or halts.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> d
 
 
 class _DyingRow(NamedTuple):
-    """The columns of `read_dying`: a locked message and the policy of its queue."""
+    """The columns of `read_for_quarantine`: a locked message and the policy of its queue."""
 
     id: int
     queue_id: int

@@ -31,11 +31,16 @@ class RefusalReason(enum.Enum):
     NEVER_TRIED = _("message %(id)s is %(state)s and was never tried; there is nothing to retry")
     NO_STREAM = _("message %(id)s belongs to no stream, so nothing holds it back")
     INSTANCE_WAITS = _(
-        "instance %(instance)s waits for message %(id)s; poison it, so that its flow is told, or "
-        "cancel the instance"
+        "instance %(instance)s waits for message %(id)s; poison it, so that its flow receives "
+        "the failure, or cancel the instance"
     )
-    NOT_DEAD = _("message %(id)s is %(state)s; only a dead one can be changed on its way back")
-    DEAD_COUNTS_FROM_ZERO = _("message %(id)s is dead; a retry of the dead counts from 0 again")
+    NOT_DEAD = _(
+        "message %(id)s is %(state)s; only a dead message can be retried with another queue, "
+        "payload or rate"
+    )
+    DEAD_COUNTS_FROM_ZERO = _(
+        "message %(id)s is dead; a retry of a dead message always resets its attempts"
+    )
 
     # Poison records and messages in dead queues
     QUEUE_MISSING = _("queue %(queue)r does not exist; create it or name another")
@@ -44,14 +49,16 @@ class RefusalReason(enum.Enum):
     )
     ID_TAKEN = _("a message with its id %(id)s, or from the same source, is in a queue")
     POISON_HAS_ID = _("poison record %(poison_id)s has its id %(id)s; retry or remove that first")
-    NOT_MOVED = _("message %(id)s did not come from another queue; there is no way back")
+    NOT_MOVED = _(
+        "message %(id)s did not come from another queue; it has no original queue to return to"
+    )
     NO_SOURCE_QUEUE = _(
-        "the queue that message %(id)s died in was not written down, and no queues name its dead "
-        "queue; say into which queue"
+        "the queue that message %(id)s died in is not recorded, and no queues name its dead "
+        "queue; name the target queue"
     )
     SEVERAL_SOURCE_QUEUES = _(
-        "the queue that message %(id)s died in was not written down, and %(n)s queues name its "
-        "dead queue; say into which queue"
+        "the queue that message %(id)s died in is not recorded, and %(n)s queues name its "
+        "dead queue; name the target queue"
     )
     SAME_QUEUE = _("message %(id)s is in queue %(queue)r; name another")
 
@@ -60,24 +67,26 @@ class RefusalReason(enum.Enum):
     INSTANCE_QUEUE = _(
         "it drives instance %(instance)s, whose messages stay in one queue, in order"
     )
-    INSTANCE_CONTINUED = _("instance %(instance)s has gone on to execution %(execution)s since")
+    INSTANCE_CONTINUED = _("instance %(instance)s has continued as execution %(execution)s")
     INSTANCE_COMPLETED = _("instance %(instance)s has completed without it")
-    INSTANCE_FAILED = _("instance %(instance)s has failed of something else: %(error)s")
+    INSTANCE_FAILED = _("instance %(instance)s failed for another reason: %(error)s")
     INSTANCE_FAILED_BY = _(
-        "instance %(instance)s has failed of something else: %(error)s (retry message "
+        "instance %(instance)s failed for another reason: %(error)s (retry message "
         "%(failed_by)s first, or both together)"
     )
-    INSTANCE_BEING_TOLD = _("instance %(instance)s is being told of %(what)s now; try again")
-    INSTANCE_HANDLED = _("instance %(instance)s has handled the failure of %(what)s and gone on")
+    INSTANCE_BEING_TOLD = _(
+        "instance %(instance)s is handling the failure of %(what)s now; try again"
+    )
+    INSTANCE_HANDLED = _("instance %(instance)s has handled the failure of %(what)s and continued")
     PARENT_CONTINUED = _(
-        "%(parent)s, the parent of %(instance)s, has gone on to execution %(execution)s since"
+        "%(parent)s, the parent of %(instance)s, has continued as execution %(execution)s"
     )
     PARENT_COMPLETED = _("%(parent)s, the parent of %(instance)s, has completed without it")
     PARENT_FAILED = _(
-        "%(parent)s, the parent of %(instance)s, has failed of something else: %(error)s"
+        "%(parent)s, the parent of %(instance)s, failed for another reason: %(error)s"
     )
     PARENT_FAILED_BY = _(
-        "%(parent)s, the parent of %(instance)s, has failed of something else: %(error)s (retry "
+        "%(parent)s, the parent of %(instance)s, failed for another reason: %(error)s (retry "
         "message %(failed_by)s first, or both together)"
     )
 

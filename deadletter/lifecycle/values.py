@@ -219,7 +219,7 @@ class Completion(NamedTuple):
     A completed message, or a completed stage of one.
 
     With PUBLISHED, now or from before, the message is complete. With other bits, of which at least
-    one must be new, it goes on to its next stage. With status 0 it is released by name.
+    one must be new, it continues with its next stage. With status 0 it is released by name.
     """
 
     id: int

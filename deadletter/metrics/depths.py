@@ -1,4 +1,4 @@
-"""Depths of queues: a bounded number of index entries is read for each, however long it is."""
+"""Current depths of the queues, from a bounded number of index entries for each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..sql.planner import INDEX_ONLY, by_index
 from ..status import Status
 from .process_counters import OTHER
 
-#: Messages of a queue counted in a state; a depth that reaches it may be more.
+#: The most messages of a queue that are counted in one state; the real number may be higher.
 CAP = 100_000
-#: Of those that wait for a time, so many are told apart: what they wait for is in no index.
-TOLD_APART = depths.LOOK
-#: Attempts of failed messages, in bands: from so many to so many. As on the dashboard.
+#: Number of waiting messages whose state is determined: no index has what they wait for.
+CLASSIFIED = depths.LOOK
+#: Attempts of failed messages in bands, (first, last), as on the dashboard; None: no end.
 BANDS = ((0, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 9), (10, None))
 #: Attempts after which a failed message is a candidate for poison.
 CANDIDATE = 10
@@ -34,12 +34,12 @@ class Depth:
     """One queue. `states` has every state, counted up to a limit."""
 
     states: dict[str, int]
-    #: For how long the message that waits longest could have been handled; 0: nothing is due.
+    #: Seconds for which the message that waits longest has been due; 0: nothing is due.
     oldest: float
     paused: bool
-    #: Whether other queues send their dead here; workers leave it alone unless they are told.
+    #: Whether this is a dead queue; workers serve it only if it is named in --queues.
     is_dead_queue: bool
-    #: Processes that were seen lately and serve it.
+    #: Live worker processes that serve it.
     workers: int
     halted: int
     #: Seconds until the first failed message is tried again; None: none waits for that.
@@ -52,18 +52,18 @@ class Depth:
 class Depths:
     queues: dict[str, Depth] = field(default_factory=dict)
     workers: int = 0
-    #: Message names that are held back.
+    #: Message names that a circuit breaker holds back.
     breakers: list[str] = field(default_factory=list)
-    #: Running instances that wait for what was lost.
+    #: Running instances that wait for a message that no longer exists.
     stuck: int = 0
-    #: Failed messages by attempts: the oldest TOLD_APART, each band by its name.
+    #: Failed messages by attempts: the oldest CLASSIFIED, each band by its name.
     attempts: dict[str, int] = field(default_factory=dict)
     #: Of these, those that were tried CANDIDATE times and wait for another try.
     candidates: int = 0
 
 
 def read_depths(using: str) -> Depths:
-    # Otherwise PostgreSQL reads a whole table because a tenth of it would be counted.
+    # Without this PostgreSQL reads a whole table if it expects to count a tenth of it.
     with by_index(using, INDEX_ONLY):
         return _read_depths(using)
 
@@ -107,7 +107,7 @@ def _read_depths(using: str) -> Depths:
 def read_poison(using: str) -> dict[str, int]:
     """
     Count poison by kind, exactly. No index knows the kind, so this reads the whole table: about
-    0.7 s for a million records. `reading.Rested` keeps it rare.
+    0.7 s for a million records. `cache.CachedQuery` keeps it rare.
     """
     found = dict.fromkeys(Kind.values, 0)
     rows = PoisonRecord.objects.using(using).order_by().values_list("kind")
@@ -124,9 +124,9 @@ def _count(rows: Any) -> int:
 def _next_times(rows: Any) -> tuple[datetime | None, datetime | None]:
     """Return when the next retry and the next scheduled message are due, of the first that wait."""
     leased, failed = Q(lease_token__isnull=False), Q(status__gte=int(Status.FAILED))
-    # PostgreSQL can hold times that Python has not.
+    # PostgreSQL can store times that Python cannot represent.
     readable = Q(available_at__lt=LATEST)
-    found = rows.order_by()[:TOLD_APART].aggregate(
+    found = rows.order_by()[:CLASSIFIED].aggregate(
         next_retry=Min("available_at", filter=readable & ~leased & failed),
         next_scheduled=Min("available_at", filter=readable & ~leased & ~failed),
     )
@@ -138,9 +138,9 @@ def _seconds_to(moment: datetime | None, now: datetime) -> float | None:
 
 
 def failed_first(using: str) -> Any:
-    """The oldest TOLD_APART failed messages, as an index has them: the worst are among the old."""
+    """Return the oldest CLASSIFIED failed messages by id; most attempts are among the oldest."""
     rows = Message.objects.using(using).filter(status__gte=int(Status.FAILED))
-    return rows.order_by("pk")[:TOLD_APART]
+    return rows.order_by("pk")[:CLASSIFIED]
 
 
 def _attempts(using: str) -> tuple[dict[str, int], int]:
@@ -153,7 +153,7 @@ def _attempts(using: str) -> tuple[dict[str, int], int]:
     return {_label(*band): found[f"band_{n}"] for n, band in enumerate(BANDS)}, found["candidates"]
 
 
-#: What no count of attempts is above.
+#: The largest number of attempts that the column can store.
 _MOST = 2**31 - 1
 
 
@@ -164,6 +164,6 @@ def _label(low: int, high: int | None) -> str:
 
 
 def _halted(queue: Queue, using: str) -> int:
-    """Count streams that stand still until an operator acts."""
+    """Count streams that are halted until an operator acts."""
     halting = PoisonRecord.objects.using(using).halting().filter(queue=queue.name)
     return int(halting.order_by().values("stream").distinct()[:CAP].count())

@@ -21,7 +21,7 @@ from prometheus_client.openmetrics import exposition as openmetrics_format
 from prometheus_client.registry import Collector
 
 from .cache import TableReading
-from .depths import CANDIDATE, CAP, TOLD_APART, Depths
+from .depths import CANDIDATE, CAP, CLASSIFIED, Depths
 from .process_counters import Distribution, ProcessCounters, ProcessTotals, add_up
 from .totals import Totals
 
@@ -100,7 +100,7 @@ def table_families(reading: TableReading | None) -> Iterator[Metric]:
     """Yield what the tables contain; without a reading only that they cannot be reached."""
     yield GaugeMetricFamily(
         "deadletter_up",
-        "1 when the tables could be read for this scrape; 0: what they say is left out.",
+        "1 if the tables could be read; 0: table metrics are missing from this scrape.",
         value=0 if reading is None else 1,
     )
     if reading is None:
@@ -138,7 +138,7 @@ def _totals(totals: Totals) -> Iterator[Metric]:
         ("poison_messages_removed", "Poison removed, also by its retention.", totals.removed),
         (
             "unregistered_deferrals",
-            "Attempts put off because no handler was registered for the name.",
+            "Attempts deferred because no handler was registered for the name.",
             totals.deferred,
         ),
     ):
@@ -148,8 +148,8 @@ def _totals(totals: Totals) -> Iterator[Metric]:
 def _depths(depths: Depths) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "deadletter_queue_depth",
-        f"Messages of a queue by state. Counted up to {CAP}; where more than {TOLD_APART} wait, "
-        "those scheduled, failed and active are told apart among the first: there may be more.",
+        f"Messages of a queue by state, counted up to {CAP}. Scheduled, failed and active messages "
+        f"are counted only among the first {CLASSIFIED} that wait; there may be more.",
         labels=["queue", "state"],
     )
     for name, queue in depths.queues.items():
@@ -169,7 +169,7 @@ def _depths(depths: Depths) -> Iterator[Metric]:
         ),
         (
             "queue_is_dead_queue",
-            "1 when other queues send their dead here; workers leave it alone unless told.",
+            "1 if this is a dead queue; workers serve it only if it is named in --queues.",
             {name: queue.is_dead_queue for name, queue in depths.queues.items()},
         ),
         (
@@ -179,7 +179,7 @@ def _depths(depths: Depths) -> Iterator[Metric]:
         ),
         (
             "queue_halted_streams",
-            "Streams that stand still until an operator retries or removes their poison.",
+            "Streams halted by a poison record, until an operator retries or removes it.",
             {name: queue.halted for name, queue in depths.queues.items()},
         ),
         (
@@ -197,7 +197,7 @@ def _depths(depths: Depths) -> Iterator[Metric]:
     yield _by_label(
         GaugeMetricFamily,
         "failed_messages",
-        f"Messages that failed and are not done, by attempts: the oldest {TOLD_APART}.",
+        f"Messages that failed and are not done, by attempts: the oldest {CLASSIFIED}.",
         "attempts",
         depths.attempts,
     )
@@ -211,7 +211,8 @@ def _depths(depths: Depths) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "deadletter_instances_stuck",
-        "Running instances that wait for what was lost, as the last sweep found them. Should be 0.",
+        "Running instances that wait for a message that no longer exists, as the last sweep found "
+        "them. Should be 0.",
         value=depths.stuck,
     )
     yield _by_label(

@@ -6,7 +6,7 @@ dashboard and the metrics count with the functions of this module; `exact_counts
 reads every row.
 
 Scheduled, failed and active messages all wait for a time, and no index knows which of them failed
-or run. So the first LOOK waiting messages of a queue are read and told apart; the messages due
+or run. So the first LOOK waiting messages of a queue are read and classified; the messages due
 soonest, which include the leases, come first. Failed messages have an index of their own, over all
 queues: its first LOOK entries are read too. A number is exact unless both reads ended before the
 rows did, and each state is judged by itself: a thousand scheduled messages do not make the number
@@ -42,7 +42,7 @@ from ..models import Message, PoisonRecord, Queue, State
 from ..sql.planner import by_index
 from ..status import Status
 
-#: Rows told apart in one read.
+#: Rows that one read classifies.
 LOOK = 10_000
 
 #: The bit of `Status.FAILED`, for `alias(bit=FAILED_BIT)`.

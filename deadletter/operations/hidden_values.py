@@ -25,8 +25,8 @@ class HiddenValueMoved(PayloadRejected):
         self.path = path
         super().__init__(
             "payload",
-            f"{path}: it cannot be said which hidden value belongs here, because what surrounds it "
-            "was changed, copied or moved. Write the value instead of its placeholder.",
+            f"{path}: the hidden value for this placeholder is ambiguous, because the content "
+            "around it was changed, copied or moved. Write the value instead of its placeholder.",
         )
 
 

@@ -158,7 +158,7 @@ def retry_now(
     Retry messages that were tried before, now instead of at the end of their delay.
 
     For messages that failed, were abandoned, or are due again. Attempts are counted from 0 again;
-    with `reset=False` the count goes on, so that a message has only the attempts it had left.
+    with `reset=False` the count continues, so that a message has only the attempts it had left.
     Messages that are blocked, active or were never tried are refused, each with its reason.
     """
 
@@ -182,7 +182,7 @@ def retry_failed(
     Retry failed messages now instead of at the end of their backoff, oldest first.
 
     Attempts are counted from 0 again, unless `reset` is False. Messages that are sent after the
-    call began keep their backoff, so a handler that goes on failing cannot make it run forever.
+    call began keep their backoff, so a handler that keeps failing cannot make it run forever.
     """
     alias = primary_alias(using)
     newest = Message.objects.using(alias).order_by("-pk").values_list("pk", flat=True).first() or 0

@@ -15,7 +15,9 @@ HIDDEN = "[redacted]"
 
 def redact(value: Any) -> Any:
     """
-    Return the value with secrets replaced, for pages, exports and logs; the row is not changed.
+    Return the value with secrets replaced, for pages, command output and exports.
+
+    The row is not changed.
 
     DEADLETTER["REDACT"] is a list of words (the values of keys that contain one are hidden) or a
     callable that gets the value and returns what may be shown. A text that is JSON is hidden as a

@@ -163,7 +163,7 @@ class Breakers:
         event(
             logging.WARNING,
             "breaker_closed",
-            "message name {name} flows again: the probe completed",
+            "message name {name} is released: the probe completed",
             name=name,
         )
 

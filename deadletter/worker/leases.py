@@ -170,7 +170,7 @@ class Leases:
             logging.WARNING,
             "message_timed_out",
             "message {name} {message_id} of queue {queue} took longer than {seconds} s and does "
-            "not end: its slot is replaced, the process will recycle",
+            "not end: another slot replaces it, and this process will be replaced",
             name=message.name,
             message_id=message.id,
             queue=message.queue,

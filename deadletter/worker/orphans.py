@@ -121,8 +121,8 @@ def free(
     event(
         logging.WARNING,
         "leases_freed",
-        "freed what worker {worker} held: {running} running and charged, {waiting} waiting and "
-        "refunded, {done} done",
+        "freed the messages of worker {worker}: {running} running and charged, {waiting} waiting "
+        "and refunded, {done} done",
         worker=worker,
         running=freed[SlotState.RUNNING],
         waiting=freed[SlotState.WAITING],
@@ -173,8 +173,8 @@ def _failures(
         *[
             Failure(
                 entry.id,
-                error=f"its handler failed, and worker {worker} died of {reason} before it said "
-                f"how{facts(entry.id)}",
+                error=f"its handler failed; worker {worker} died of {reason} before it reported "
+                f"the error{facts(entry.id)}",
                 reason=FailureReason.HANDLER_EXCEPTION,
                 token=entry.token,
                 policy=policies.get(entry.id),

@@ -324,7 +324,7 @@ class Supervisor:
                     event(
                         logging.WARNING,
                         "leases_not_freed",
-                        "what worker {worker} held cannot be freed yet: {error}",
+                        "the messages of worker {worker} cannot be freed yet: {error}",
                         worker=child.name,
                         error=str(error),
                     )

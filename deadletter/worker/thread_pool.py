@@ -1,10 +1,10 @@
 """
-The executor threads: one works while handlers are quick, all of them when handlers wait.
+The executor threads: one is active while handlers are quick, all of them if handlers wait.
 
 Python runs one thread at a time. Threads that never wait only take the interpreter's lock from each
-other, and from the pump: eight of them were slower than one. So one thread takes the runs, and
-another joins only when a run has waited for a moment in which no message, or no quick one, was
-begun.
+other, and from the pump: eight of them were slower than one. So one thread takes the runs. Another
+joins only if runs have waited for PATIENCE and meanwhile no active thread began a message, or only
+threads with slow handlers did.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class PoolThread:
         #: When it began its last message.
         self.last = 0.0
         self.streak = 0
-        #: True if it waited, most likely for the interpreter, while another quick thread went on.
+        #: True if another quick thread began a message while this one waited, most likely for the
+        #: interpreter's lock.
         self.is_superfluous = False
 
     @property
@@ -80,7 +81,7 @@ class ThreadPool:
         """Queue runs: messages of a run in order, runs side by side."""
         self.runs.extend(runs)
         with self._changed:
-            if self.runs and not self._movers(monotonic()):
+            if self.runs and not self._recently_active(monotonic()):
                 # The active threads are in long handlers, or there are none.
                 self._call(1)
             elif self.runs and not self._is_watched:
@@ -98,7 +99,7 @@ class ThreadPool:
             with self._changed:
                 thread.is_superfluous = any(
                     other.is_quick and other.last > thread.last
-                    for other in self._movers(now)
+                    for other in self._recently_active(now)
                     if other is not thread and not other.is_superfluous
                 )
         thread.streak = max(0, thread.streak - SLOW)
@@ -155,17 +156,17 @@ class ThreadPool:
         return run
 
     def _watch(self) -> None:
-        """Wait a moment; if none of the active threads is quick, call as many again."""
+        """Wait for PATIENCE; if runs still wait and no active thread is quick, double them."""
         self._is_watched = True
         self._changed.wait(PATIENCE)
         self._is_watched = False
-        if self.runs and not any(thread.is_quick for thread in self._movers(monotonic())):
+        if self.runs and not any(thread.is_quick for thread in self._recently_active(monotonic())):
             self._call(max(1, len(self._active)))
 
     def _call(self, count: int) -> None:
         self._called = min(max(self._called, count), self._idle)
         self._changed.notify(self._called)
 
-    def _movers(self, now: float) -> list[PoolThread]:
-        """Return the active threads that began a message within the last moment."""
+    def _recently_active(self, now: float) -> list[PoolThread]:
+        """Return the active threads that began a message within the last PATIENCE seconds."""
         return [thread for thread in self._active if now - thread.last < PATIENCE]

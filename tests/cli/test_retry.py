@@ -91,7 +91,7 @@ def test_a_message_that_only_failed_cannot_be_changed_on_its_way(cli, clock, pol
     result = cli("retry", "--message", waiting.pk, "--to-queue", "other", "--yes")
 
     assert result.code == 1
-    assert "only a dead one can be changed on its way back" in result.out
+    assert "only a dead message can be retried with another queue, payload or rate" in result.out
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_a_marker_that_cannot_be_matched_is_refused_by_its_path(cli, clock, coun
     result = cli("retry", *which, "--payload", payload, "--yes")
 
     assert (result.code, counts()) == (2, {"dead": 1})
-    assert "payload.rows[0].card: it cannot be said which hidden value belongs here" in result.err
+    assert "payload.rows[0].card: the hidden value for this placeholder is ambiguous" in result.err
 
 
 def test_a_dry_run_shows_what_would_change_without_secrets(cli, clock, counts):

@@ -176,7 +176,7 @@ def test_what_nobody_knew_is_shown_as_put_off(cli, clock):
 
     shown = cli("show", record.pk).out
 
-    assert re.search(r"put off: +3/3", shown)
+    assert re.search(r"deferred: +3/3", shown)
     assert "attempts:" not in shown
 
 

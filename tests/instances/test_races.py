@@ -201,7 +201,7 @@ def test_one_retries_while_the_other_tells(flow, handles):
         retried, _ = in_threads(lambda: operations.retry_poison([record.pk]), testing.drain)  # noqa: B023
 
         if retried.refused:
-            assert "is being told" in retried.refused[record.pk]
+            assert "is handling the failure" in retried.refused[record.pk]
             assert operations.retry_poison([record.pk]).refused == {}
         testing.drain()
         assert instance_status(id).output == "charged"

@@ -182,7 +182,7 @@ def test_two_that_died_are_retried_together_or_in_the_order_that_is_named(
     assert instance_status("o").failed_by == first.message_id
 
     assert operations.retry_poison([second.pk]).refused == {
-        second.pk: "instance o has failed of something else: poison: activity charge#1 failed "
+        second.pk: "instance o failed for another reason: poison: activity charge#1 failed "
         f"permanently at attempt 1 (max 5) (retry message {first.message_id} first, or both "
         "together)"
     }
@@ -228,7 +228,7 @@ def test_refused_when_the_flow_has_handled_the_failure(clock, shop, flow, counts
     start("careful", instance="o")
     testing.drain()
 
-    assert refusal() == "instance o has handled the failure of charge#1 and gone on"
+    assert refusal() == "instance o has handled the failure of charge#1 and continued"
     assert counts() == {"dead": 1}
 
 
@@ -237,7 +237,7 @@ def test_refused_when_the_parent_has_handled_it(clock, shop, flow, standing):
     start("careful", instance="p", input="child")
     testing.drain()
 
-    assert refusal() == "instance p has handled the failure of c and gone on"
+    assert refusal() == "instance p has handled the failure of c and continued"
     assert standing("c")[0] == "failed"
 
 
@@ -246,7 +246,7 @@ def test_refused_when_the_instance_was_started_again(clock, shop):
     testing.drain()
     start("many", instance="o", input=["send"])
 
-    assert refusal() == "instance o has gone on to execution 2 since"
+    assert refusal() == "instance o has continued as execution 2"
 
 
 def test_refused_when_it_was_cancelled(clock, shop, flow):
@@ -255,7 +255,7 @@ def test_refused_when_it_was_cancelled(clock, shop, flow):
     testing.drain()
     cancel("o", "too late")
 
-    assert refusal() == "instance o has failed of something else: cancelled: too late"
+    assert refusal() == "instance o failed for another reason: cancelled: too late"
 
 
 def test_refused_when_the_parent_was_cancelled_and_when_it_was_started_again(clock, shop):
@@ -269,7 +269,7 @@ def test_refused_when_the_parent_was_cancelled_and_when_it_was_started_again(clo
     testing.drain()
     start("above", instance="b", input=["many", "send"])
     # Its child is started by the new execution once that has its turn.
-    assert refusal() == "b, the parent of b+, has gone on to execution 2 since"
+    assert refusal() == "b, the parent of b+, has continued as execution 2"
 
 
 def lifecycle_only(instance: str) -> None:
@@ -308,7 +308,7 @@ def test_refused_while_the_flow_is_being_told(clock, shop, flow, counts):
     lifecycle.abandon(activity.token, activity.ids[0], force_poison=True)
     lifecycle.claim()
 
-    assert refusal() == "instance o is being told of charge#1 now; try again"
+    assert refusal() == "instance o is handling the failure of charge#1 now; try again"
     assert counts() == {"active": 1, "dead": 1}
 
 

@@ -270,8 +270,8 @@ def test_what_was_never_moved_has_no_way_back(clock):
 
     found = operations.retry_dead(message.id)
 
-    text = f"message {message.id} did not come from another queue; there is no way back"
-    assert found.refused == {message.id: text}
+    text = "did not come from another queue; it has no original queue to return to"
+    assert found.refused == {message.id: f"message {message.id} {text}"}
 
 
 class TestRowsOfAnOlderRelease:
@@ -293,7 +293,7 @@ class TestRowsOfAnOlderRelease:
         policy("other", on_poison="dead_queue", dead_queue=dead)
 
         found = operations.retry_dead(copy.id)
-        assert "2 queues name its dead queue; say into which queue" in found.refused[copy.id]
+        assert "2 queues name its dead queue; name the target queue" in found.refused[copy.id]
 
         operations.retry_dead(copy.id, queue="other")
         assert Message.objects.get().queue.name == "other"

@@ -128,7 +128,7 @@ def test_failed_messages_are_told_by_attempts_and_how_many_are_candidates(clock,
     bands = {"1": 2, "2": 1, "3": 0, "4": 0, "5": 0, "6-9": 1, "10+": 3}
     assert (found.attempts, found.candidates) == (bands, 2)
     assert operations.stats().candidates == 2
-    monkeypatch.setattr(depths, "TOLD_APART", 3)
+    monkeypatch.setattr(depths, "CLASSIFIED", 3)
     assert sum(read_depths("default").attempts.values()) == 3
 
 

@@ -16,7 +16,7 @@ from django.conf import settings
 from prometheus_client.core import Metric
 
 from deadletter.metrics.cache import TableReading
-from deadletter.metrics.depths import CAP, TOLD_APART, Depth, Depths
+from deadletter.metrics.depths import CAP, CLASSIFIED, Depth, Depths
 from deadletter.metrics.exposition import process_families, table_families
 from deadletter.metrics.process_counters import ProcessCounters, add_up
 from deadletter.metrics.totals import Totals
@@ -202,4 +202,4 @@ def test_the_page_lists_every_metric_with_its_labels():
         real[name] = (metric.type, used)
     assert listed == real
     assert f"up to {CAP:,}" in text
-    assert f"the first {TOLD_APART:,}" in text
+    assert f"the first {CLASSIFIED:,}" in text

@@ -225,9 +225,9 @@ def test_a_hidden_value_never_ends_up_elsewhere(value: Any, seed: int, edits: in
 def test_code_that_retries_with_a_marker_is_refused(db, counts, payload) -> None:
     record = dead(payload={"card": "4111"})
 
-    with pytest.raises(PayloadRejected, match="which hidden value belongs here"):
+    with pytest.raises(PayloadRejected, match="hidden value for this placeholder is ambiguous"):
         operations.retry_poison(record.pk, payload=payload)
-    with pytest.raises(PayloadRejected, match="which hidden value belongs here"):
+    with pytest.raises(PayloadRejected, match="hidden value for this placeholder is ambiguous"):
         operations.retry_messages(record.message_id, payload=payload)
 
     assert counts() == {"dead": 1}

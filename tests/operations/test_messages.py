@@ -210,7 +210,7 @@ def test_a_dead_message_cannot_keep_its_count(clock, counts):
 
     assert outcome.retried == [waiting.id]
     assert outcome.refused == {
-        dead.id: f"message {dead.id} is dead; a retry of the dead counts from 0 again"
+        dead.id: f"message {dead.id} is dead; a retry of a dead message always resets its attempts"
     }
     assert counts() == {"dead": 1, "pending": 1}
 

@@ -136,8 +136,8 @@ def _check(text: str, stored: Stored) -> Draft:
     except HiddenValueMoved as error:
         return Draft(
             problem=gettext(
-                "%(path)s: it cannot be said which hidden value belongs here, because what "
-                "surrounds it was changed, copied or moved. Write the value instead of "
+                "%(path)s: the hidden value for this placeholder is ambiguous, because the "
+                "content around it was changed, copied or moved. Write the value instead of "
                 "“[redacted]”."
             )
             % {"path": page_text(error.path, limit=300)}

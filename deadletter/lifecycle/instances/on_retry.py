@@ -1,7 +1,7 @@
 """
 A poisoned message of an instance is retried: what its death did to instances is undone.
 
-An instance that it failed is reopened and goes on where it stood, as long as nothing else has
+An instance that it failed is reopened and continues where it stopped, as long as nothing else has
 happened to it since; otherwise the retry is refused.
 """
 

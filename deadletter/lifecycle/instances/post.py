@@ -25,7 +25,7 @@ _NO_DELAY = timedelta(0)
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceMessage:
-    """A message of an instance. `payload` is JSON text that was checked, or deadletter's own."""
+    """A message of an instance. `payload` is JSON text that was checked or made here."""
 
     kind: Kind
     name: str

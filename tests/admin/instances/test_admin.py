@@ -374,7 +374,7 @@ def test_a_retry_that_would_be_refused_says_so_before(admin_client: Client, shop
     html = admin_client.get(url("poisonrecord", "change", record.pk)).content.decode()
     asked = admin_client.get(url("poisonrecord", "retry", record.pk)).content.decode()
 
-    said = "instance order-17 has gone on to execution 2 since"
+    said = "instance order-17 has continued as execution 2"
     assert f"A retry is refused: {said}." in html
     assert f"As things stand, the retry is refused: {said}." in asked
 

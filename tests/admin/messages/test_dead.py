@@ -122,7 +122,7 @@ def test_a_message_that_did_not_come_from_elsewhere_is_left_alone(admin_client, 
 
     html = admin_client.get(act("retry-dead", other)).content.decode()
 
-    assert "did not come from another queue; there is no way back" in html
+    assert "did not come from another queue; it has no original queue to return to" in html
     assert "There is nothing to do." in html
 
 

@@ -109,7 +109,7 @@ def test_a_placeholder_moved_elsewhere_is_refused(admin_client: Client, poisoned
 
     html = post(admin_client, record, {"other": "[redacted]"}, confirmed="1").content.decode()
 
-    assert "payload.other: it cannot be said which hidden value belongs here" in html
+    assert "payload.other: the hidden value for this placeholder is ambiguous" in html
     assert counts() == {"dead": 1}
 
 
@@ -147,7 +147,7 @@ def test_a_hidden_value_that_cannot_be_matched_is_asked_for_by_its_path(
     for more in ({}, {"confirmed": "1"}):
         html = post(admin_client, record, {"to": edited}, **more).content.decode()
 
-        assert f"{path}: it cannot be said which hidden value belongs here" in html
+        assert f"{path}: the hidden value for this placeholder is ambiguous" in html
         assert counts() == {"dead": 1}
 
 
@@ -159,7 +159,7 @@ def test_a_damaged_payload_takes_no_placeholder(
 
     html = post(admin_client, record, {"card": "[redacted]"}, confirmed="1").content.decode()
 
-    assert "payload.card: it cannot be said which hidden value belongs here" in html
+    assert "payload.card: the hidden value for this placeholder is ambiguous" in html
     assert counts() == {"dead": 1}
 
 

@@ -273,7 +273,7 @@ def test_the_second_of_two_operators_is_told_who_was_first(
     assert Message.objects.count() == 1
 
 
-def test_what_nobody_knew_was_put_off_and_never_tried(admin_client: Client, poisoned) -> None:
+def test_what_nobody_knew_was_deferred_and_never_tried(admin_client: Client, poisoned) -> None:
     record = poisoned()
     PoisonRecord.objects.update(
         reason=FailureReason.UNREGISTERED,
@@ -287,11 +287,11 @@ def test_what_nobody_knew_was_put_off_and_never_tried(admin_client: Client, pois
     html = see(admin_client, record)
 
     assert "It was never tried." in html
-    assert re.search(r"<dt>Put off</dt>\s*<dd>3 of 3</dd>", html)
+    assert re.search(r"<dt>Deferred</dt>\s*<dd>3 of 3</dd>", html)
     assert "<dt>Attempts</dt>" not in html
     # The reason is said in words above.
     assert "<bdi>UNREGISTERED</bdi>" not in html
-    assert "put off 3" in admin_client.get(url("poisonrecord", "records")).content.decode()
+    assert "deferred 3" in admin_client.get(url("poisonrecord", "records")).content.decode()
 
 
 def test_an_attempt_that_raised_at_once_took_more_than_nothing(
