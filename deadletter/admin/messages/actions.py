@@ -244,7 +244,10 @@ class ReleaseView(MessageActView):
                 n,
             )
             % {"n": n},
-            gettext("Order is given up for it. What else waits in the stream goes on waiting."),
+            gettext(
+                "The order of the stream is not kept for released messages. Other waiting messages "
+                "stay blocked."
+            ),
         ]
 
     def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:
@@ -276,8 +279,8 @@ class PoisonView(MessageActView):
         if any(m.stream is not None and _halts(m.queue) for m in messages):
             says.append(
                 gettext(
-                    "Where the queue's stream policy is halt, the stream stands still from then "
-                    "on, until the poison record is retried or removed."
+                    "Where the queue's stream policy is halt, the stream is halted until the "
+                    "poison record is retried or removed."
                 )
             )
         if any(message.instance is not None for message in messages):
@@ -319,7 +322,7 @@ class RemoveView(MessageActView):
             % {"n": n}
         ]
         if any(message.stream is not None for message in messages):
-            says.append(gettext("What waits behind it in its stream goes on."))
+            says.append(gettext("The messages behind it in its stream no longer wait for it."))
         return says
 
     def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:

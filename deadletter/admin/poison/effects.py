@@ -56,11 +56,14 @@ def of_remove(record: PoisonRecord) -> list[str]:
         return [*said, gettext("It belongs to no stream: nothing waits for it.")]
     if record.halts:
         said.append(
-            gettext("The stream %(stream)s stands still because of it and goes on without it.")
+            gettext(
+                "The stream %(stream)s is halted by this record. Removing it lets the stream "
+                "continue."
+            )
             % {"stream": page_text(record.stream, limit=200)}
         )
         return [*said, *_waiting(record)]
-    return [*said, gettext("Its stream has already gone on without it.")]
+    return [*said, gettext("Its stream has already continued without it.")]
 
 
 def warnings(record: PoisonRecord) -> list[str]:
@@ -127,14 +130,14 @@ def _stream_after_retry(record: PoisonRecord) -> list[str]:
     name = {"stream": page_text(record.stream, limit=200)}
     if record.halts:
         text = gettext(
-            "The stream %(stream)s stands still because of it. It takes its old place at the head; "
-            "the messages behind it follow when it has succeeded."
+            "The stream %(stream)s is halted by this record. The message returns to the head of "
+            "the stream; the messages behind it follow when it has succeeded."
         )
-        again = gettext("If it dies again, the stream stands still again.")
+        again = gettext("If it dies again, the stream is halted again.")
         return [text % name, *_waiting(record), again]
     text = gettext(
-        "The stream %(stream)s has gone on without it. It takes its old place: it runs before what "
-        "still waits there, and after what has run since."
+        "The stream %(stream)s has continued without it. The message returns to its original "
+        "position, before the messages that still wait. Later messages may already have run."
     )
     return [text % name]
 
