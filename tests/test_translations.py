@@ -69,7 +69,7 @@ def test_the_pages_are_german_for_whoever_asks_for_it(admin_client: Client, db) 
             reverse("admin:deadletter_streams"), headers={"accept-language": "de"}
         ).content.decode()
 
-    assert "Kein Strom steht still." in html
+    assert "Kein Strom ist blockiert oder angehalten." in html
     assert "No stream" not in html
 
 

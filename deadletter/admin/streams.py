@@ -1,4 +1,4 @@
-"""The page of streams that stand still: what holds each, how many messages wait, the ways out."""
+"""The page of blocked and halted streams: what holds each, how many messages wait, the ways out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StreamsView(AdminView):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         return self.page(
             "streams",
-            gettext("Streams that stand still"),
+            gettext("Blocked and halted streams"),
             rows=[self.row(held) for held in operations.list_streams(limit=SHOWN)],
             limit=SHOWN,
             now=clock.now(primary_alias()),

@@ -259,7 +259,7 @@ def _largest_group(alert: dict[str, Any]) -> str:
 
 
 def event_text(alert: dict[str, Any]) -> str:
-    """Return "new", "goes on" or "over"; "quiet, …" if it is over and dead letters are left."""
+    """Return "new", "continues" or "over"; "quiet, …" if it is over and dead letters are left."""
     if alert["event"] == RECOVERED and alert.get("left"):
         return quiet_text(left_text(alert))
     return event_word(alert["event"])
@@ -272,7 +272,7 @@ def quiet_text(left: str) -> str:
 def event_word(what: str) -> str:
     return {
         RAISED: gettext("new"),
-        CONTINUES: gettext("goes on"),
+        CONTINUES: gettext("continues"),
         RECOVERED: gettext("over"),
     }[what]
 

@@ -41,7 +41,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     elif found:
         _table(screen, found[:limit], clock.now(using))
     if not found:
-        screen.say("no stream stands still")
+        screen.say("no stream is blocked or halted")
     elif len(found) > limit:
         screen.say(f"there are more than {limit:,}: raise --limit")
     return 0 if found else 1

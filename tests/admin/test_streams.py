@@ -1,4 +1,4 @@
-"""The page of streams names what stands still and offers the ways out, to those who may."""
+"""The page of streams names blocked and halted streams and offers acts to those who may."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def told(response: Any) -> list[str]:
 
 
 def test_nothing_stands_still(admin_client: Client, db) -> None:
-    assert "No stream stands still." in admin_client.get(here()).content.decode()
+    assert "No stream is blocked or halted." in admin_client.get(here()).content.decode()
 
 
 def test_the_halted_come_first_then_the_blocked(admin_client: Client, waiting, halted) -> None:
@@ -86,7 +86,7 @@ def test_a_halted_stream_goes_on_after_the_retry(admin_client: Client, halted, c
     page = url("message", "change", halted.message_id)
     assert " ".join(told(response)) == (
         f"Message {halted.message_id} (book) is back in the queue ledger. "
-        "The stream goes on with it. "
+        "The stream continues with this message. "
         f'<a href="{page}">Look at it</a>'
     )
     assert counts() == {"pending": 1, "blocked": 2}
@@ -99,7 +99,7 @@ def test_a_halted_stream_goes_on_after_the_removal(admin_client: Client, halted,
     response = admin_client.post(act_url("remove", halted.pk), {"why": "never mind"}, follow=True)
 
     assert told(response) == [
-        f"Message {halted.message_id} (book) was removed for good. The stream goes on."
+        f"Message {halted.message_id} (book) was removed for good. The stream continues."
     ]
     assert counts() == {"pending": 1, "blocked": 1}
 

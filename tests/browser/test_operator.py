@@ -82,7 +82,7 @@ def test_a_halted_stream_is_freed_by_keyboard_alone(open_page, workers) -> None:
     page: Page = open_page(*EVERYTHING)
 
     page.goto("/admin/deadletter/message/")
-    press(page, "Streams that stand still")
+    press(page, "Blocked and halted streams")
     expect(page.get_by_text("account-7").first).to_be_visible()
     press(page, "Remove the poison (account-7)")
     # The field for the reason has the focus; what follows is the button.
@@ -90,7 +90,7 @@ def test_a_halted_stream_is_freed_by_keyboard_alone(open_page, workers) -> None:
     page.keyboard.type("the account was closed")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.locator(".messagelist .success")).to_contain_text("The stream goes on")
+    expect(page.locator(".messagelist .success")).to_contain_text("The stream continues")
     workers.drain()
 
     assert Message.objects.count() == 0
@@ -103,7 +103,7 @@ def test_an_operator_without_the_right_sees_no_button_and_is_refused(open_page) 
     page: Page = open_page("view_message", "view_poisonrecord")
 
     page.goto(f"/admin/deadletter/poisonrecord/{record.pk}/change/")
-    expect(page.get_by_text("You may not see texts of errors.")).to_be_visible()
+    expect(page.get_by_text("You do not have permission to see error texts.")).to_be_visible()
     expect(page.get_by_text("no address")).to_have_count(0)
     expect(page.get_by_role("link", name="Retry…")).to_have_count(0)
     expect(page.get_by_text("You may not see payloads.")).to_have_count(2)  # headers too

@@ -95,7 +95,7 @@ class RetryRecordView(RecordActView):
             "queue": page_text(queue or record.queue, limit=200),
         }
         if record.halts:
-            text = f"{text} {gettext('The stream goes on with it.')}"
+            text = f"{text} {gettext('The stream continues with this message.')}"
         if page := to_message(self.site_name, self.request, record.message_id):
             text = format_html('{} <a href="{}">{}</a>', text, page, gettext("Look at it"))
         tell(self.request, text)
@@ -123,7 +123,7 @@ class RemoveRecordView(RecordActView):
         text = gettext("Message %(id)s (%(name)s) was removed for good.")
         text %= {"id": record.message_id, "name": page_text(record.name, limit=200)}
         if record.halts:
-            text = f"{text} {gettext('The stream goes on.')}"
+            text = f"{text} {gettext('The stream continues.')}"
         tell(self.request, text)
         return HttpResponseRedirect(self.home or self.url("records"))
 

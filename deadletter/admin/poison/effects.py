@@ -55,11 +55,14 @@ def of_remove(record: PoisonRecord) -> list[str]:
         return [*said, gettext("It belongs to no stream: nothing waits for it.")]
     if record.halts:
         said.append(
-            gettext("The stream %(stream)s stands still because of it and goes on without it.")
+            gettext(
+                "The stream %(stream)s is halted by this record. Removing it lets the stream "
+                "continue."
+            )
             % {"stream": page_text(record.stream, limit=200)}
         )
         return [*said, *_waiting(record)]
-    return [*said, gettext("Its stream has already gone on without it.")]
+    return [*said, gettext("Its stream has already continued without it.")]
 
 
 def warnings(record: PoisonRecord) -> list[str]:
@@ -81,7 +84,7 @@ def warnings(record: PoisonRecord) -> list[str]:
             )
             found.append(text % {"key": page_text(record.key, limit=200)})
     if refusal := effect_of(record, using=primary_alias()).refusal:
-        text = gettext("As things stand, the retry is refused: %(why)s.")
+        text = gettext("A retry would be refused now: %(why)s.")
         found.append(text % {"why": refusal_text(refusal)})
     return found
 
@@ -95,10 +98,13 @@ def on_instance(record: PoisonRecord) -> str:
     if found.instance is None:
         return gettext("Its instance %(id)s does not exist any more.") % name
     if found.failed_it:
-        return gettext("%(id)s failed of this. A retry reopens it.") % name
+        return gettext("Instance %(id)s failed because of this message. A retry reopens it.") % name
     if found.refusal:
         return gettext("A retry is refused: %(why)s.") % {"why": refusal_text(found.refusal)}
-    return gettext("%(id)s still waits for it: it has not been told yet.") % name
+    text = gettext(
+        "Instance %(id)s still waits for this message; its flow has not received the failure yet."
+    )
+    return text % name
 
 
 def _reopens(record: PoisonRecord) -> list[str]:
@@ -108,7 +114,9 @@ def _reopens(record: PoisonRecord) -> list[str]:
     ids = ", ".join(page_text(id, limit=200) for id in found.reopens[:_NAMED])
     if (more := len(found.reopens) - _NAMED) > 0:
         ids = gettext("%(ids)s and %(n)s more") % {"ids": ids, "n": more}
-    text = gettext("It reopens what failed of it, and that goes on where it stood: %(ids)s.")
+    text = gettext(
+        "The retry reopens these failed instances, which continue where they stopped: %(ids)s."
+    )
     return [text % {"ids": ids}]
 
 
@@ -126,14 +134,14 @@ def _stream_after_retry(record: PoisonRecord) -> list[str]:
     name = {"stream": page_text(record.stream, limit=200)}
     if record.halts:
         text = gettext(
-            "The stream %(stream)s stands still because of it. It takes its old place at the head; "
-            "the messages behind it follow when it has succeeded."
+            "The stream %(stream)s is halted by this record. The message returns to the head of "
+            "the stream; the messages behind it follow when it has succeeded."
         )
-        again = gettext("If it dies again, the stream stands still again.")
+        again = gettext("If it dies again, the stream is halted again.")
         return [text % name, *_waiting(record), again]
     text = gettext(
-        "The stream %(stream)s has gone on without it. It takes its old place: it runs before what "
-        "still waits there, and after what has run since."
+        "The stream %(stream)s has continued without it. The message returns to its original "
+        "position, before the messages that still wait. Later messages may already have run."
     )
     return [text % name]
 

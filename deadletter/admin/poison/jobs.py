@@ -122,14 +122,14 @@ class JobProgress:
 
 
 def _unserved() -> str:
-    """Say why the job does not go on: no worker takes from the internal queue."""
+    """Say why the job waits: no worker takes from the internal queue."""
     now = clock.now(primary_alias())
     queue = Queue.objects.using(primary_alias()).filter(name=operations.QUEUE).first()
     if queue is not None and queue.paused:
-        return gettext("The queue “deadletter” is paused: nothing goes on until it is resumed.")
+        return gettext("The queue “deadletter” is paused: the job waits until it is resumed.")
     if operations.QUEUE in WorkerProcess.objects.using(primary_alias()).alive(now).served():
         return ""
     return gettext(
-        "No live worker serves the queue “deadletter”: nothing goes on until one does. Start "
+        "No live worker serves the queue “deadletter”: the job waits until one does. Start "
         "“manage.py run_worker”, or add the queue to the ones it serves."
     )

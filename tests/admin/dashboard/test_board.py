@@ -96,7 +96,7 @@ def test_an_empty_app_says_what_to_do(admin_client, clock) -> None:
     assert findings(admin_client) == [("warn", "No worker is running", "")]
     assert "manage.py run_worker" in html
     assert "Nothing was sent or handled in this time." in html
-    assert "No stream stands still." in html
+    assert "No stream is blocked or halted." in html
     assert numbers(found, "default") == dict.fromkeys(State.values, "0")
 
 

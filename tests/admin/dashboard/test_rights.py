@@ -15,7 +15,7 @@ HOME = "/admin/deadletter/"
 TOLD = {
     "view_message": [
         "blocked",
-        "Streams that stand still",
+        "Blocked and halted streams",
         "by attempts",
         "1 stream",
     ],

@@ -48,7 +48,7 @@ def test_a_group_says_how_many_streams_it_holds(admin_client: Client, poisoned) 
     poisoned(queue="ledger", stream="account-1")
     poisoned(queue="ledger", stream="account-2")
 
-    assert "2 streams stand still" in page(admin_client).content.decode()
+    assert "2 streams are halted" in page(admin_client).content.decode()
 
 
 def test_a_count_is_capped_and_says_so(admin_client: Client, poisoned, monkeypatch) -> None:

@@ -154,7 +154,7 @@ def test_a_stream_says_what_waits_behind_it(admin_client: Client, poisoned) -> N
 
     html = see(admin_client, record)
 
-    assert "The stream stands still until" in html
+    assert "The stream is halted until" in html
     assert f"later</bdi> #{follower.pk}" in html
     assert "1 message waits behind it" in html
 
@@ -184,10 +184,10 @@ def test_a_question_says_what_will_happen_and_changes_nothing(
 
     assert f"Message {record.message_id} (mail) goes back into its queue, ledger" in retry
     assert "attempts start again at 0" in retry
-    assert "stands still because of it" in retry
+    assert "is halted by this record" in retry
     assert "1 message waits behind it" in retry
     assert "cannot be undone" in remove
-    assert "goes on without it" in remove
+    assert "Removing it lets the stream continue" in remove
     assert counts() == before
 
 
