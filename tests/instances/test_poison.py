@@ -367,8 +367,8 @@ def test_a_waiting_message_of_an_instance_is_not_removed_behind_its_back(clock, 
     found = operations.remove([message.pk])
 
     assert found.refused == {
-        message.pk: f"instance o waits for message {message.pk}; poison it, so that its flow is "
-        "told, or cancel the instance"
+        message.pk: f"instance o waits for message {message.pk}; poison it, so that its flow "
+        "receives the failure, or cancel the instance"
     }
     assert counts() == {"pending": 1}
 
