@@ -153,7 +153,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         now = outcomes_of(entry)
         known = (
             (gettext("%(n)s succeeded"), now.succeeded),
-            (gettext("%(n)s died again of the same"), now.died_same),
+            (gettext("%(n)s died again of the same cause"), now.died_same),
             (gettext("%(n)s died of another cause"), now.died_other),
             (gettext("%(n)s removed before they were handled"), now.removed),
             (gettext("%(n)s wait or run"), now.open),

@@ -42,7 +42,9 @@ def hidden_text(error: str | None, traceback: str = "") -> str:
     """Return the substitute for the text of an error."""
     if not error:
         return ""
-    return exception_of(error, traceback) or gettext("You may not see texts of errors.")
+    return exception_of(error, traceback) or gettext(
+        "You do not have permission to see error texts."
+    )
 
 
 def said_of(text: str, category: str | None) -> str:

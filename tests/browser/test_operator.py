@@ -103,7 +103,7 @@ def test_an_operator_without_the_right_sees_no_button_and_is_refused(open_page) 
     page: Page = open_page("view_message", "view_poisonrecord")
 
     page.goto(f"/admin/deadletter/poisonrecord/{record.pk}/change/")
-    expect(page.get_by_text("You may not see texts of errors.")).to_be_visible()
+    expect(page.get_by_text("You do not have permission to see error texts.")).to_be_visible()
     expect(page.get_by_text("no address")).to_have_count(0)
     expect(page.get_by_role("link", name="Retry…")).to_have_count(0)
     expect(page.get_by_text("You may not see payloads.")).to_have_count(2)  # headers too

@@ -88,7 +88,7 @@ class BulkActView(SelectionView, ActView):
             return self.make_plan(request.POST if request.method == "POST" else request.GET)
         plan = read_plan(self.act, request.POST["plan"], request)
         if plan is None:
-            return self.back_to_records(gettext("The question was too old. Nothing was done."))
+            return self.back_to_records(gettext("The confirmation has expired. Nothing was done."))
         self.plan = plan
         return None
 
@@ -196,7 +196,7 @@ class BulkActView(SelectionView, ActView):
             self.act, plan.wanted, total=total, by=self.by, why=why, using=alias(), **terms
         )
         write_log(self.request, [job], with_why(gettext("Started."), why))
-        tell(self.request, gettext("It goes on in the background; this page follows it."))
+        tell(self.request, gettext("The job runs in the background. This page shows its progress."))
         return HttpResponseRedirect(self.url("job", job.pk))
 
 
@@ -232,8 +232,8 @@ def _tell(request: HttpRequest, done: str, missing: list[int], refused: dict[int
         tell(request, done)
     if n := len(missing):
         text = ngettext(
-            "%(n)s record was already gone: somebody else was faster.",
-            "%(n)s records were already gone: somebody else was faster.",
+            "%(n)s record no longer exists: it was already retried or removed.",
+            "%(n)s records no longer exist: they were already retried or removed.",
             n,
         )
         tell(request, text % {"n": n}, messages.WARNING)

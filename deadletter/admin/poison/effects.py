@@ -85,7 +85,7 @@ def warnings(record: PoisonRecord) -> list[str]:
             )
             found.append(text % {"key": page_text(record.key, limit=200)})
     if refusal := effect_of(record, using=alias()).refusal:
-        text = gettext("As things stand, the retry is refused: %(why)s.")
+        text = gettext("A retry would be refused now: %(why)s.")
         found.append(text % {"why": refusal_text(refusal)})
     return found
 
@@ -99,10 +99,13 @@ def on_instance(record: PoisonRecord) -> str:
     if found.instance is None:
         return gettext("Its instance %(id)s does not exist any more.") % name
     if found.failed_it:
-        return gettext("%(id)s failed of this. A retry reopens it.") % name
+        return gettext("Instance %(id)s failed because of this message. A retry reopens it.") % name
     if found.refusal:
         return gettext("A retry is refused: %(why)s.") % {"why": refusal_text(found.refusal)}
-    return gettext("%(id)s still waits for it: it has not been told yet.") % name
+    text = gettext(
+        "Instance %(id)s still waits for this message; its flow has not received the failure yet."
+    )
+    return text % name
 
 
 def _reopens(record: PoisonRecord) -> list[str]:
@@ -112,7 +115,9 @@ def _reopens(record: PoisonRecord) -> list[str]:
     ids = ", ".join(page_text(id, limit=200) for id in found.reopens[:_NAMED])
     if (more := len(found.reopens) - _NAMED) > 0:
         ids = gettext("%(ids)s and %(n)s more") % {"ids": ids, "n": more}
-    text = gettext("It reopens what failed of it, and that goes on where it stood: %(ids)s.")
+    text = gettext(
+        "The retry reopens these failed instances, which continue where they stopped: %(ids)s."
+    )
     return [text % {"ids": ids}]
 
 

@@ -74,7 +74,7 @@ class PoisonPageView(AdminView):
                 Act.RETRY: gettext("Message %(id)s was already retried by %(by)s (%(at)s)."),
                 Act.REMOVE: gettext("Message %(id)s was already removed by %(by)s (%(at)s)."),
             }
-            by = page_text(entry.by, limit=100) or gettext("somebody")
+            by = page_text(entry.by, limit=100) or gettext("another person")
             text = texts[Act(entry.act)] % {"by": by, "id": message_id, "at": moment(entry.at)}
         else:
             text = gettext("This poison record is gone: it has been retried or removed.")

@@ -84,7 +84,7 @@ class PoisonFilterForm(forms.Form):
             text = gettext("There is no filter “%(name)s”.")
             raise ValidationError(text % {"name": self.unknown[0][:100]})
         if self.forbidden:
-            text = gettext("You may not see texts of errors, so you cannot search them.")
+            text = gettext("You do not have permission to see error texts or search them.")
             raise ValidationError(text)
         try:
             values = {key: _time(key, value) for key, value in self.cleaned_data.items()}

@@ -360,9 +360,9 @@ def test_a_poison_record_says_what_it_did_and_what_its_retry_would_do(
     asked = admin_client.get(url("poisonrecord", "retry", record.pk)).content.decode()
     removal = admin_client.get(url("poisonrecord", "remove", record.pk)).content.decode()
 
-    assert "order-17 failed of this. A retry reopens it." in html
+    assert "Instance order-17 failed because of this message. A retry reopens it." in html
     assert f'href="{page("order-17")}"' in html
-    assert "It reopens what failed of it, and that goes on where it stood: order-17." in asked
+    assert "these failed instances, which continue where they stopped: order-17." in asked
     assert "Instance order-17 stays as it is; nothing can reopen it any more." in removal
     assert Instance.objects.get().status == "failed"
 
@@ -376,7 +376,7 @@ def test_a_retry_that_would_be_refused_says_so_before(admin_client: Client, shop
 
     said = "instance order-17 has gone on to execution 2 since"
     assert f"A retry is refused: {said}." in html
-    assert f"As things stand, the retry is refused: {said}." in asked
+    assert f"A retry would be refused now: {said}." in asked
 
 
 def test_poison_is_found_by_its_instance_and_kind(admin_client: Client, failed, poisoned) -> None:

@@ -113,7 +113,7 @@ def test_what_is_gone_by_then_is_told(admin_client: Client, poisoned, counts) ->
     html = confirm(admin_client, question).content.decode()
 
     assert "Retried 1 message." in html
-    assert "1 record was already gone: somebody else was faster." in html
+    assert "1 record no longer exists: it was already retried or removed." in html
     assert counts() == {"pending": 2}
 
 
@@ -124,7 +124,7 @@ def test_the_same_answer_twice_is_one_retry(admin_client: Client, poisoned, coun
     confirm(admin_client, question)
     html = confirm(admin_client, question).content.decode()
 
-    assert "1 record was already gone" in html
+    assert "1 record no longer exists" in html
     assert counts() == {"pending": 1}
 
 

@@ -162,7 +162,7 @@ def test_the_list_shows_recent_jobs_and_their_outcomes(admin_client: Client, job
     html = admin_client.get(url("poisonrecord", "jobs")).content.decode()
 
     assert f"#{job.pk} retry poison" in html
-    assert "0 died again of the same" in html
+    assert "0 died again of the same cause" in html
     assert "ann" in html
 
 
