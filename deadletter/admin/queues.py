@@ -236,7 +236,7 @@ class QueueAdmin(StrictLookups):
     def policy(self, queue: Queue) -> Any:
         parts = [_tries(queue), _delay(queue), _dead_messages(queue), queue.stream_policy]
         if queue.reason_policies:
-            parts.insert(2, gettext("other numbers for some reasons"))
+            parts.insert(2, gettext("different limits for some failure reasons"))
         return format_html_join(" ", '<span class="dl-part">{}</span>', ((part,) for part in parts))
 
     def _header(self, request: HttpRequest, object_id: str | None) -> dict[str, Any]:
@@ -284,10 +284,10 @@ def _delay(queue: Queue) -> str:
 
 def _dead_messages(queue: Queue) -> str:
     if queue.on_poison == OnPoison.DEAD_QUEUE:
-        return gettext("dead ones to queue %(name)s") % {"name": queue.dead_queue}
+        return gettext("dead messages go to queue %(name)s") % {"name": queue.dead_queue}
     if queue.on_poison == OnPoison.DISCARD:
-        return gettext("dead ones discarded")
-    return gettext("dead ones kept as poison")
+        return gettext("dead messages are discarded")
+    return gettext("dead messages become poison records")
 
 
 def _uses(queue: Queue) -> list[str]:

@@ -206,7 +206,10 @@ def test_limits_of_unknown_names_and_policies_by_reason_are_edited_and_audited(
     }
     html = admin_client.get(page).content.decode()
     assert "VALIDATION_FAILURE" in html
-    assert "other numbers for some reasons" in admin_client.get(url("queue")).content.decode()
+    assert (
+        "different limits for some failure reasons"
+        in admin_client.get(url("queue")).content.decode()
+    )
 
 
 def test_the_list_shows_the_policies(admin_client: Client, db) -> None:

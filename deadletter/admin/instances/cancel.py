@@ -80,19 +80,21 @@ def _says(found: Instance, children: int) -> list[str]:
     waiting: Capped = capped(Message.objects.using(alias()).filter(instance=found.pk), COUNTED)
     said = [
         gettext(
-            "It fails with the error “cancelled”, your reason and your name. Nothing brings it "
-            "back, but the application may start the same id again."
+            "It fails with the error “cancelled”, your reason and your name. It cannot be "
+            "reopened, but the application may start the same id again."
         ),
         gettext(
-            "Its messages in the queues (%(n)s) are removed. What a worker has in hand is "
-            "finished, and its result ignored."
+            "Its messages in the queues (%(n)s) are removed. Messages that a worker is handling "
+            "finish; their results are ignored."
         )
         % {"n": waiting},
     ]
     if children:
-        said.append(gettext("Its running children are cancelled with it, and what runs below."))
+        said.append(
+            gettext("Its running children and their running descendants are cancelled too.")
+        )
     if found.parent is not None:
-        text = gettext("Its parent %(id)s is told, and fails too unless its flow handles that.")
+        text = gettext("Its parent %(id)s is notified, and fails too unless its flow handles that.")
         said.append(text % {"id": page_text(found.parent, limit=200)})
     return said
 

@@ -129,8 +129,8 @@ def _advice(found: Instance, error: ErrorDetails, record: int | None) -> str:
         )
     elif error.instance not in (None, found.id):
         text = gettext(
-            "Message %(id)s of the instance %(child)s below it died. When that message is retried, "
-            "both instances are reopened and continue."
+            "Message %(id)s of its descendant instance %(child)s died. When that message is "
+            "retried, both instances are reopened and continue."
         )
     else:
         text = gettext("When message %(id)s is retried, the instance is reopened and continues.")

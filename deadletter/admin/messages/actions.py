@@ -1,5 +1,5 @@
 """
-Acts on messages that wait in a queue: retry now, retry where it died, release, poison, remove.
+Acts on messages that wait in a queue: retry now, retry dead, release, poison, remove.
 
 Each class describes its effect and calls one function of `operations`; `lifecycle` refuses.
 """
@@ -127,7 +127,9 @@ class MessageActView(ActView):
             tell(self.request, text, messages.ERROR)
         if (left := len(result.refused) - _TOLD) > 0:
             text = ngettext(
-                "%(n)s more message was left alone.", "%(n)s more messages were left alone.", left
+                "%(n)s more message was not changed.",
+                "%(n)s more messages were not changed.",
+                left,
             )
             tell(self.request, text % {"n": left}, messages.ERROR)
         if not (result.done or result.missing or result.refused):
@@ -143,7 +145,7 @@ class MessageActView(ActView):
 class RetryDeadView(MessageActView):
     """Retry messages of a dead queue in the queue where they died."""
 
-    slug, permission, label = "retry-dead", RETRY, _("Retry where it died")
+    slug, permission, label = "retry-dead", RETRY, _("Retry in its original queue")
     refuse = staticmethod(refuse_retry_dead)
 
     def says(self, messages: Sequence[Message]) -> list[str]:
@@ -177,7 +179,9 @@ class RetryDeadView(MessageActView):
 
     def button(self, n: int) -> str:
         text = ngettext(
-            "Retry %(n)s message where it died", "Retry %(n)s messages where they died", n
+            "Retry %(n)s message in its original queue",
+            "Retry %(n)s messages in their original queues",
+            n,
         )
         return text % {"n": n}
 
@@ -239,8 +243,9 @@ class ReleaseView(MessageActView):
         n = len(messages)
         return [
             ngettext(
-                "%(n)s message may pass what waits or died in front of it in its stream.",
-                "%(n)s messages may pass what waits or died in front of them in their streams.",
+                "%(n)s message may run before earlier messages of its stream that wait or died.",
+                "%(n)s messages may run before earlier messages of their streams that wait or "
+                "died.",
                 n,
             )
             % {"n": n},
@@ -286,8 +291,8 @@ class PoisonView(MessageActView):
         if any(message.instance is not None for message in messages):
             says.append(
                 gettext(
-                    "The instances they belong to are told: a flow may handle the failure of an "
-                    "activity; otherwise the instance fails of it."
+                    "The instances they belong to are notified: a flow may handle the failure of "
+                    "an activity; otherwise the instance fails."
                 )
             )
         return says
@@ -387,9 +392,9 @@ def _poison_goes(queue: Queue, n: int) -> str:
     return (
         ngettext(
             "%(n)s message of queue %(queue)s becomes a poison record: it is not handled until "
-            "somebody retries it.",
+            "an operator retries it.",
             "%(n)s messages of queue %(queue)s become poison records: they are not handled until "
-            "somebody retries them.",
+            "an operator retries them.",
             n,
         )
         % values

@@ -156,11 +156,11 @@ def _until(message: Any, state: str) -> Wait:
     when = {"ahead": ahead(at, now), "at": moment(at)}
     if message.failure_reason == FailureReason.UNREGISTERED:
         text = gettext("It waits for a worker that knows its name.")
-        return Wait(text, gettext("It is looked at again %(ahead)s (%(at)s).") % when)
+        return Wait(text, gettext("The next try is %(ahead)s (%(at)s).") % when)
     if state == State.FAILED or message.failure_reason:
         text = gettext("It waits for its retry, %(ahead)s (%(at)s).") % when
         return Wait(text, _attempts(message))
-    return Wait(gettext("It waits for its time, %(ahead)s (%(at)s).") % when)
+    return Wait(gettext("It is scheduled, %(ahead)s (%(at)s).") % when)
 
 
 def _attempts(message: Any) -> str:
@@ -179,10 +179,10 @@ def _due(site_name: str, request: HttpRequest, message: Any) -> Wait:
     since = gettext("It has been due for %(time)s.") % {"time": lasting(at, now)}
     queue = _queue(message)
     if queue is None:
-        text = gettext("Its queue is gone. The next sweep gives it a paused one.")
+        text = gettext("Its queue was deleted. The next sweep creates a paused queue for it.")
         return Wait(text, since, stuck=True)
     if queue.paused and is_moved(message):
-        text = gettext("It died, and lies in this dead queue until somebody acts.")
+        text = gettext("It died and is in this dead queue until an operator acts.")
         return Wait(text, stuck=True)
     if queue.paused:
         url = link(site_name, "queue_change", queue.pk)
@@ -213,22 +213,22 @@ def _said(id: int | None, acts: Sequence[Any], dead: Any, copy: Any) -> str:
     """Say in one sentence what became of it."""
     if dead is not None and is_moved(dead) and dead.message_id != id:
         return gettext(
-            "It died, was moved to the dead queue %(queue)s and died there again: a poison record "
-            "has it."
+            "It died, was moved to the dead queue %(queue)s and died there again: it is stored as "
+            "a poison record."
         ) % {"queue": page_text(dead.queue, limit=200)}
     if dead is not None:
-        return gettext("It is dead: its poison record has it.")
+        return gettext("It is dead: it is stored as a poison record.")
     if copy is not None:
-        return gettext("It died, and lies in the dead queue %(queue)s under another id.") % {
+        return gettext("It died and is in the dead queue %(queue)s under another id.") % {
             "queue": page_text(copy.queue.name, limit=200)
         }
     if not acts:
         return gettext(
-            "No message has this id. It was finished, or never existed: of a message that nobody "
-            "touched nothing is kept. One that went back from a dead queue has the id that it had "
-            "before."
+            "No message has this id. It was completed, or never existed: completed messages leave "
+            "no record unless an operator acted on them. A message retried from a dead queue has "
+            "its original id."
         )
     last = acts[0]
     if last.outcome:
         return gettext("It ended: %(outcome)s.") % {"outcome": last.get_outcome_display()}
-    return gettext("It is in no queue any more. The last that is known of it is below.")
+    return gettext("It is in no queue any more. The last recorded act on it is below.")

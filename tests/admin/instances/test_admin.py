@@ -277,7 +277,7 @@ def test_cancelling_asks_first_then_fails_it_with_its_children(
 
     asked = admin_client.get(page("order-20", "cancel"), {"why": "x"}).content.decode()
 
-    assert "Its running children are cancelled with it" in asked
+    assert "Its running children and their running descendants are cancelled" in asked
     assert "order-20+" in asked
     assert list(Message.objects.values()) == before
     assert not AuditEntry.objects.exists()

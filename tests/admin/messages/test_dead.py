@@ -58,7 +58,7 @@ def test_the_list_of_a_dead_queue_says_where_why_and_when(admin_client, buried, 
 
     assert "died in default of validation failure, the card 4111 was refused, " in html
     assert f" s ago, as message {buried[0].source_id}" in html
-    assert "Retry where it died" in html
+    assert "Retry in its original queue" in html
 
 
 def test_other_lists_say_nothing_of_deaths(admin_client, buried) -> None:
@@ -67,7 +67,7 @@ def test_other_lists_say_nothing_of_deaths(admin_client, buried) -> None:
 
     for html in (page(admin_client), page(admin_client, queue=default.pk)):
         assert "died in" not in html
-        assert "Retry where it died" not in html
+        assert "Retry in its original queue" not in html
 
 
 def test_a_list_of_deaths_takes_as_many_statements_as_any(admin_client, buried, dead_queue) -> None:
@@ -89,7 +89,7 @@ def test_the_text_of_the_error_needs_the_payload_permission(login, buried, dead_
     ):
         assert "died in default of validation failure" in html
         assert "4111" not in html
-    assert "Retry where it died" not in page(browser, queue=dead_queue.pk)
+    assert "Retry in its original queue" not in page(browser, queue=dead_queue.pk)
 
 
 def test_a_message_page_says_how_it_died_and_leads_back(admin_client, buried) -> None:
@@ -200,7 +200,7 @@ def test_the_page_of_the_id_it_had_leads_to_where_it_is(admin_client, login, bur
     record = PoisonRecord.objects.get()
 
     html = admin_client.get(url("message", "change", first.source_id)).content.decode()
-    assert "lies in the dead queue dead under another id" in html
+    assert "is in the dead queue dead under another id" in html
     assert f'href="{url("message", "change", first.pk)}"' in html
     here = url("message", "change", second.source_id)
     answer = admin_client.get(here)
@@ -209,7 +209,7 @@ def test_the_page_of_the_id_it_had_leads_to_where_it_is(admin_client, login, bur
     assert "was moved to the dead queue dead and died there again" in html
     assert f'href="{url("poisonrecord", "change", record.pk)}"' in html
     html = admin_client.get(url("message", "change", second.pk)).content.decode()
-    assert "It is dead: its poison record has it." in html
+    assert "It is dead: it is stored as a poison record." in html
 
     html = login("view_message").get(here).content.decode()
     assert "died there again" in html
@@ -235,7 +235,7 @@ def test_what_lies_in_a_paused_dead_queue_waits_for_nothing(admin_client, buried
 
     html = admin_client.get(url("message", "change", buried[0].pk)).content.decode()
 
-    assert "It died, and lies in this dead queue until somebody acts." in html
+    assert "It died and is in this dead queue until an operator acts." in html
     assert "It has been due" not in html
     # Its error is told once, by its death.
     assert html.count("the card 4111 was refused") == html.count("died in default of") + html.count(

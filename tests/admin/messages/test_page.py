@@ -87,7 +87,7 @@ def test_a_message_whose_name_nobody_knows_does_not_say_that_it_failed(
     page = page_of(admin_client, message.pk)
 
     assert "It waits for a worker that knows its name." in page
-    assert "It is looked at again in 4 seconds" in page
+    assert "The next try is in 4 seconds" in page
     assert "its handler failed" not in page
     assert "waits for its retry" not in page
 
@@ -141,7 +141,7 @@ def test_an_ended_message_says_what_became_of_it_and_who_did_what(
     lifecycle.sweep()
     after = page_of(admin_client, message.pk)
 
-    assert "It is dead: its poison record has it." in dead
+    assert "It is dead: it is stored as a poison record." in dead
     assert url("poisonrecord", "change", poison.pk) in dead
     assert "It ended: succeeded." in before_the_sweep
     assert "It ended: succeeded." in after
@@ -163,7 +163,7 @@ def test_a_message_that_died_into_a_dead_queue_leads_to_its_copy(
     page = page_of(admin_client, message.pk)
 
     copy = Message.objects.get(queue=graveyard)
-    assert "lies in the dead queue graveyard" in page
+    assert "is in the dead queue graveyard" in page
     assert url("message", "change", copy.pk) in page
 
 
@@ -171,7 +171,7 @@ def test_a_message_that_died_into_a_dead_queue_leads_to_its_copy(
 def test_an_id_that_nobody_knows_is_not_found(admin_client: Client, db, id) -> None:
     page = page_of(admin_client, id, status=404)
 
-    assert "It was finished, or never existed" in page
+    assert "It was completed, or never existed" in page
 
 
 def test_what_became_of_a_message_is_for_who_may_see_messages(login, db) -> None:
