@@ -26,8 +26,8 @@ _LABELS = {"retry": _("Retry the poison"), "remove": _("Remove the poison")}
 
 
 @dataclass(frozen=True)
-class Way:
-    """A button."""
+class StreamAction:
+    """A button of a row: an act that may let the stream continue."""
 
     label: Any
     url: str
@@ -42,7 +42,7 @@ class StreamRow:
     waiting: Capped
     holder_url: str
     rows_url: str
-    ways: Sequence[Way]
+    ways: Sequence[StreamAction]
 
 
 class StreamsView(AdminView):
@@ -66,26 +66,28 @@ class StreamsView(AdminView):
             [*self.ways_of_poison(held), *self.ways_of_messages(held)],
         )
 
-    def ways_of_poison(self, held: HeldStream) -> list[Way]:
+    def ways_of_poison(self, held: HeldStream) -> list[StreamAction]:
         if held.poison_id is None:
             return []
         return [
-            Way(_LABELS[slug], self.link("stream_act", slug, held.poison_id), danger=act.danger)
+            StreamAction(
+                _LABELS[slug], self.link("stream_act", slug, held.poison_id), danger=act.danger
+            )
             for slug, act in RECORD_ACTS.items()
             if may(self.model_admin, self.request, act.permission)
         ]
 
-    def ways_of_messages(self, held: HeldStream) -> list[Way]:
+    def ways_of_messages(self, held: HeldStream) -> list[StreamAction]:
         """Offer acts on the first message that waits, and on the next one behind it."""
         ways, back = [], self.request.path
         if not may(self.model_admin, self.request, "deadletter.retry_poison"):
             return []
         if held.failed and held.message_id:
             url = to_act(self.site_name, "retry-now", [held.message_id], back=back)
-            ways.append(Way(_("Retry the first now"), url))
+            ways.append(StreamAction(_("Retry the first now"), url))
         if held.next_id is not None and held.why in ("halted", "waiting"):
             url = to_act(self.site_name, "release", [held.next_id], back=back)
-            ways.append(Way(_("Release the next"), url))
+            ways.append(StreamAction(_("Release the next"), url))
         return ways
 
 

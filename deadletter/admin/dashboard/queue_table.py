@@ -48,8 +48,8 @@ class QueueRow:
     name: str
     url: str
     paused: bool
-    #: True for a dead queue: it needs no worker.
-    keeps: bool
+    #: True for a dead queue, which needs no worker.
+    is_dead_queue: bool
     cells: list[StateCell]
     #: Since when the oldest pending message has been due.
     due_since: datetime | None
@@ -106,7 +106,7 @@ def read_queue_table(links: Links, now: datetime, using: str) -> QueueTable | No
 def _queues(links: Links, levels: list[Level], now: datetime, using: str) -> Any:
     """All queues with all their numbers: one statement, whatever their number."""
     sources = Queue.objects.using(using).filter(dead_queue=OuterRef("pk"))
-    rows = Queue.objects.using(using).order_by("name").annotate(keeps=Exists(sources))
+    rows = Queue.objects.using(using).order_by("name").annotate(is_dead_queue=Exists(sources))
     return annotate_counts(
         rows,
         levels,
@@ -131,7 +131,7 @@ def _line(
         name=queue.name,
         url=links.to(Queue, "queue_change", queue.pk),
         paused=queue.paused,
-        keeps=queue.keeps,
+        is_dead_queue=queue.is_dead_queue,
         cells=[
             StateCell(label, queue.counts[state], links.state(queue, state), state.value)
             for state, label in labels.items()

@@ -88,7 +88,7 @@ def _unserved(
     """Report queues with due messages that no live worker serves."""
     if workers is None or workers.alive is None:
         return
-    waiting = [line for line in lines if line.due_since and not (line.paused or line.keeps)]
+    waiting = [line for line in lines if line.due_since and not (line.paused or line.is_dead_queue)]
     if not workers.alive:
         since = min((line.due_since for line in waiting if line.due_since), default=None)
         text = gettext("no worker is running")
@@ -145,7 +145,7 @@ def _failing(links: Links, lines: list[QueueRow]) -> Iterator[Finding]:
     failing = []
     for line in lines:
         failed = next((cell for cell in line.cells if cell.state == State.FAILED), None)
-        if failed and failed.n.n >= FAILING and line.is_idle and not line.keeps:
+        if failed and failed.n.n >= FAILING and line.is_idle and not line.is_dead_queue:
             failing.append((line, failed))
     for line, failed in failing[:NAMED]:
         text = gettext("queue %(name)s completes nothing, and %(n)s of its messages have failed")
@@ -164,7 +164,7 @@ def _late(
         for line in lines
         if line.due_since
         and now - line.due_since > LATE
-        and not (line.paused or line.keeps)
+        and not (line.paused or line.is_dead_queue)
         and (served is None or line.name in served)
     ]
     for line in late[:NAMED]:
@@ -176,7 +176,7 @@ def _late(
 
 def _paused(lines: list[QueueRow], now: datetime) -> Iterator[Finding]:
     for line in lines:
-        if line.paused and line.due_since and not line.keeps:
+        if line.paused and line.due_since and not line.is_dead_queue:
             pending = next(cell.n for cell in line.cells if cell.state == State.PENDING)
             yield Finding("warn", _paused_text(line.name, pending), line.url or line.due_url)
 

@@ -82,17 +82,17 @@ class MessageActView(ActView):
     def question(self) -> Question:
         rows, now = _read(self.ids), clock.now(primary_alias())
         refusals = {m.pk: self.refusal(m, m.state(now)) for m in rows}
-        willing = [m for m in rows if not refusals[m.pk]]
+        accepted = [m for m in rows if not refusals[m.pk]]
         gone = len(self.ids) - len(rows)
         return Question(
-            title=f"{self.button(len(willing))}?" if willing else str(self.label),
-            button=self.button(len(willing)),
-            says=self.says(willing) if willing else [gettext("There is nothing to do.")],
+            title=f"{self.button(len(accepted))}?" if accepted else str(self.label),
+            button=self.button(len(accepted)),
+            says=self.says(accepted) if accepted else [gettext("There is nothing to do.")],
             subjects=[self._subject(m, m.state(now), refusals[m.pk]) for m in rows],
-            hidden=[("ids", ",".join(str(m.pk) for m in willing)), ("next", self.back)],
+            hidden=[("ids", ",".join(str(m.pk) for m in accepted)), ("next", self.back)],
             back=self.back,
             danger=self.danger,
-            possible=bool(willing),
+            possible=bool(accepted),
             problems=[_gone(gone)] if gone else [],
         )
 
@@ -103,7 +103,7 @@ class MessageActView(ActView):
         why = form.cleaned_data["why"]
         write_log(self.request, done, f"{self.label}: {why}" if why else str(self.label))
         self._tell(result)
-        return HttpResponseRedirect(self._still_there())
+        return HttpResponseRedirect(self._next_url())
 
     def _subject(self, message: Message, state: str, refusal: str) -> ActSubject:
         attempts = ngettext("%(n)s attempt", "%(n)s attempts", message.attempts)
@@ -135,8 +135,8 @@ class MessageActView(ActView):
         if not (result.done or result.missing or result.refused):
             tell(self.request, gettext("There was nothing to do."), messages.WARNING)
 
-    def _still_there(self) -> str:
-        """Return where to go on: the page of a message that is gone leads to the list."""
+    def _next_url(self) -> str:
+        """Return the next page: the list, if the page of the message no longer exists."""
         gone = len(self.ids) == 1 and not _read(self.ids)
         left = gone and self.back == self.link("message_change", self.ids[0])
         return self.list_url if left else self.back

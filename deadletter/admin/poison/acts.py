@@ -79,7 +79,7 @@ class RetryRecordView(RecordActView):
     def told(
         self, outcome: operations.Retrial, done: str, *, why: str, queue: str | None = None
     ) -> HttpResponse:
-        """Tell what came of the retry, also if somebody else was faster."""
+        """Report the result of the retry, including an earlier act by another person."""
         record = self.record
         if outcome.missing:
             return self.gone(record.message_id)

@@ -62,7 +62,8 @@ class BulkActView(SelectionView, ActView):
     Retries or removes many records.
 
     The question carries a signed plan, so neither the records nor the filter can differ from what
-    was shown. A POST without a plan is the list of records: it asks.
+    was shown. A POST without a plan comes from the list of records; the answer is the confirmation
+    page.
     """
 
     template = "poison/bulk"
@@ -163,15 +164,15 @@ class BulkActView(SelectionView, ActView):
 
     def perform(self, form: WhyForm) -> HttpResponse:
         answer, why = form.cleaned_data, form.cleaned_data["why"]
-        terms: dict[str, Any] = {"queue": answer.get("queue") or None, "rate": answer.get("rate")}
+        options: dict[str, Any] = {"queue": answer.get("queue") or None, "rate": answer.get("rate")}
         ids = self.plan.ids
         if self.plan.wanted is not None:
-            return self.start_job(terms, why)
+            return self.start_job(options, why)
         before = {
             row.pk: row for row in Selected(ids=ids).records(primary_alias()).defer("last_error")
         }
         if self.act == Act.RETRY:
-            retried = operations.retry_poison(ids, by=self.by, why=why, **terms)
+            retried = operations.retry_poison(ids, by=self.by, why=why, **options)
             done, missing, refused = retried.retried, retried.missing, retried.refused
             text, told = gettext("Retried."), _retried(len(done))
         else:
@@ -183,7 +184,7 @@ class BulkActView(SelectionView, ActView):
         _tell(self.request, told if done else "", missing, refused)
         return HttpResponseRedirect(self.url("records"))
 
-    def start_job(self, terms: dict[str, Any], why: str) -> HttpResponse:
+    def start_job(self, options: dict[str, Any], why: str) -> HttpResponse:
         """Hand a long act to the background. The same plan confirmed twice is one job."""
         plan = self.plan
         assert plan.wanted is not None  # noqa: S101 - the caller looked
@@ -194,7 +195,13 @@ class BulkActView(SelectionView, ActView):
                 return HttpResponseRedirect(self.url("job", job.pk))
         total = plan.wanted.records(primary_alias()).order_by().values("pk")[: _TOTAL + 1].count()
         job = jobs.start_job(
-            self.act, plan.wanted, total=total, by=self.by, why=why, using=primary_alias(), **terms
+            self.act,
+            plan.wanted,
+            total=total,
+            by=self.by,
+            why=why,
+            using=primary_alias(),
+            **options,
         )
         write_log(self.request, [job], gettext("Started."), why=why)
         tell(self.request, gettext("The job runs in the background. This page shows its progress."))
