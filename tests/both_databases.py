@@ -29,8 +29,21 @@ from tests.private_postgres import private_postgres
 LATER = "tests/worker"
 #: What also runs on another server: version and tests. More of that is in tests.more.
 OLDER, ALSO = "16", "tests/plans"
-#: The arguments of pytest that `--fast` stands for.
+#: The arguments of pytest that `--fast` stands for. The databases are kept and made anew each time:
+#: a thread that a test left may still be connected when they would be removed.
 FAST = ("-q", "-m", "not process and not slow", "-n", "2", "--dist", "worksteal")
+FAST += ("--reuse-db", "--create-db")
+#: Tests that use no database: `--fast` runs them once.
+WITHOUT_DATABASE = (
+    "tests/mutants",
+    "tests/pure",
+    "tests/structure",
+    "tests/test_behaviours.py",
+    "tests/test_docs.py",
+    "tests/test_reliability.py",
+    "tests/test_security.py",
+    "tests/test_translations.py",
+)
 POSTGRESQL_SCHEMES = ("postgres://", "postgresql://", "pgsql://", "psql://")
 
 
@@ -87,6 +100,8 @@ class Run:
         environment = {k: v for k, v in os.environ.items() if k != "DATABASE_URL"}
         if url:
             environment["DATABASE_URL"] = url
+        if url and self.arguments[: len(FAST)] == [*FAST]:
+            more = [*more, *(f"--ignore={path}" for path in WITHOUT_DATABASE)]
         command = [sys.executable, "-m", "pytest", *self.arguments, *more]
         half = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
         self.running.append(half)

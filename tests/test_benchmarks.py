@@ -15,6 +15,8 @@ from benchmarks.ratios import requirements
 from benchmarks.results import Results, Spread
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 

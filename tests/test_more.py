@@ -26,6 +26,7 @@ def test_a_year_of_days_runs_every_part_that_can_run_here():
     assert {more.part_of_the_day(day, []).name for day in range(1, 366)} == able
 
 
+@pytest.mark.process
 def test_a_change_near_the_database_is_tried_on_another_server():
     chosen = {
         more.part_of_the_day(day, ["deadletter/sql/sqlite/claim.sql"]) for day in range(1, 60)

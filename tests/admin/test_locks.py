@@ -25,6 +25,7 @@ from deadletter.sql import planner
 from tests.patience import PATIENCE
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

@@ -18,7 +18,7 @@ from tests.patience import PATIENCE
 
 from .conftest import told
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 def together(count: int, call: Callable[[], Any]) -> list[Any]:

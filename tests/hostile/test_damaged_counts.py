@@ -10,6 +10,8 @@ from deadletter.failure_policy import read_counts, read_reasons
 from deadletter.lifecycle import Failure, abandon, claim, fail
 from deadletter.models import Message, PoisonRecord, Queue, WorkerProcess
 
+pytestmark = pytest.mark.slow
+
 LONG = "9" * 5_000
 COUNTS = {
     "text": '"abc"',

@@ -34,7 +34,7 @@ from deadletter.worker.options import Options
 from deadletter.worker.process import Worker
 from tests.patience import PATIENCE
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 def in_threads(*works: Any) -> list[Any]:

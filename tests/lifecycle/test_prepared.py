@@ -13,6 +13,7 @@ from deadletter.models import Count, Message
 from deadletter.sql import prepared_statements, statements
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite keeps its statements by itself"),
     pytest.mark.django_db(transaction=True),
 ]

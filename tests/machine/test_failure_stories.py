@@ -22,6 +22,8 @@ from deadletter.lifecycle import (
 )
 from deadletter.models import Message, PoisonRecord
 
+pytestmark = pytest.mark.slow
+
 OUTAGE, BUG = FailureReason.TRANSPORT_UNAVAILABLE, FailureReason.HANDLER_EXCEPTION
 INVALID, LOST = FailureReason.VALIDATION_FAILURE, FailureReason.WORKER_LOST
 UNREGISTERED = FailureReason.UNREGISTERED

@@ -93,6 +93,7 @@ call_command("makemigrations", "--check", "--dry-run")
 """
 
 
+@pytest.mark.process
 def test_a_new_reason_needs_no_migration():
     done = subprocess.run(
         [sys.executable, "-c", NEW_REASON],

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from deadletter import operations
 from deadletter.admin.queues import QueueAdmin, QueueForm
 from deadletter.models import Queue
@@ -80,6 +82,7 @@ assert 'QUEUES"]["slow"]: patience: ' in problem.msg, problem
 """
 
 
+@pytest.mark.process
 def test_a_new_field_of_the_model_is_known_to_form_command_line_and_checks(tmp_path):
     shutil.copytree(
         ROOT / "deadletter", tmp_path / "deadletter", ignore=shutil.ignore_patterns("__pycache__")

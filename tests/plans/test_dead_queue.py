@@ -36,6 +36,8 @@ from .conftest import (
     watched,
 )
 
+pytestmark = pytest.mark.slow
+
 N = 20_000
 #: On SQLite steps, ten for a row.
 ROWS_OF_A_PAGE = 10 * N // 50 + 3_000

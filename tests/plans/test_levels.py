@@ -24,7 +24,7 @@ from deadletter.testing import frozen_clock
 
 from .conftest import NOW, run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,8 @@ from deadletter.testing import frozen_clock
 
 from .conftest import HELD, NOW, assert_bounded
 
+pytestmark = pytest.mark.slow
+
 POLICIES = ("strict", "release")
 
 

@@ -15,6 +15,8 @@ from django.db.models import F
 from deadletter.models import Instance, Message, PoisonRecord
 from tests.operations.records import many_dead
 
+pytestmark = pytest.mark.slow
+
 TIMES = [
     (PoisonRecord, "poisoned_at"),
     (Instance, "updated_at"),

@@ -28,6 +28,7 @@ from deadletter.testing import frozen_clock
 from .actors import PATIENCE, Actor
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

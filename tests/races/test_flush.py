@@ -7,6 +7,8 @@ from django.core.management import call_command
 
 from deadletter.models import Queue
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.django_db(transaction=True)
 def test_a_flushed_database_has_its_declared_queues_again():

@@ -8,6 +8,7 @@ from deadletter import operations
 from deadletter.models import Message, PoisonRecord
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

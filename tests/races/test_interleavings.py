@@ -24,6 +24,7 @@ from .interleaver import Player, Schedule
 from .parts import QUEUE, STREAMS, Operator, Sender, Story, Worker
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

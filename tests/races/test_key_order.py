@@ -13,6 +13,7 @@ from deadletter.lifecycle import insert
 from deadletter.models import Count, Message
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

@@ -9,6 +9,7 @@ from deadletter.lifecycle import Failure, claim, complete, fail
 from deadletter.models import Message, PoisonRecord
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

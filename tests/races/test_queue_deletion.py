@@ -12,6 +12,7 @@ from deadletter.models import Message, Queue
 from deadletter.models import queue as deletion
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

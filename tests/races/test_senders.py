@@ -10,6 +10,7 @@ from deadletter.lifecycle import claim, complete
 from deadletter.models import Message
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

@@ -22,6 +22,7 @@ from deadletter.models import Message, PoisonRecord
 from deadletter.testing import frozen_clock
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.postgresql_only(reason="SQLite has one writer at a time"),
     pytest.mark.django_db(transaction=True),
 ]

@@ -30,6 +30,7 @@ from deadletter.models import Message, PoisonRecord
 from .actors import PATIENCE
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.process,
     pytest.mark.sqlite_only(reason="PostgreSQL has its own races"),
     pytest.mark.django_db(transaction=True),

@@ -18,7 +18,7 @@ from tests.sample.models import Effect
 
 from .rows import rows
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 PACKED, SHIPPED = Status(8), Status(16)
 

@@ -21,7 +21,7 @@ from tests.patience import PATIENCE
 from tests.processes import Workers, wait_until
 from tests.sample.models import Effect
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 PACKED, SHIPPED = Status(8), Status(16)
 STORED = int(Status.STORED)

@@ -10,6 +10,8 @@ import pytest
 from deadletter import lifecycle, send
 from deadletter.models import Breaker, Count, Queue, WorkerProcess
 
+pytestmark = pytest.mark.slow
+
 HOME = "/admin/deadletter/"
 #: Words that only the numbers of a model bring to the page.
 TOLD = {

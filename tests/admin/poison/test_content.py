@@ -17,6 +17,8 @@ from deadletter.text import page_text
 
 from ..conftest import url
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
