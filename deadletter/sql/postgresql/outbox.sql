@@ -1,0 +1,143 @@
+-- publish --
+-- Store one message for a broker.
+INSERT INTO deadletter_outbox (broker, lane, topic, key, payload, headers, created_at)
+VALUES (%(broker)s, %(lane)s, %(topic)s, %(key)s, %(payload)s, %(headers)s, %(now)s)
+RETURNING id, created_at;
+
+-- publish_many --
+-- Store messages for a broker in the given order.
+INSERT INTO deadletter_outbox (broker, lane, topic, key, payload, headers, created_at)
+SELECT %(broker)s, r.lane, r.topic, r.key, r.payload, r.headers, %(now)s
+  FROM unnest(%(lanes)s::smallint[], %(topics)s::text[], %(keys)s::text[], %(payloads)s::text[],
+              %(headerss)s::text[])
+       WITH ORDINALITY AS r(lane, topic, key, payload, headers, place)
+ ORDER BY r.place
+RETURNING id;
+
+-- read_lanes --
+-- Read the next messages of lanes, each lane in the order of ids, and at most so many of each.
+SELECT o.id, o.lane, o.topic, o.key, o.payload, o.headers, o.created_at, o.attempts, o.history, o.message_id,
+       o.poison_count, false
+  FROM unnest(%(lanes)s::smallint[]) AS l(lane)
+ CROSS JOIN LATERAL (
+       SELECT m.id, m.lane, m.topic, m.key, m.payload, m.headers, m.created_at, m.attempts, m.history, m.message_id,
+              m.poison_count
+         FROM deadletter_outbox m
+              -- a range and its order, not lane = …: otherwise the planner may read the primary key
+              -- through the messages of all lanes
+        WHERE m.broker = %(broker)s AND m.lane >= l.lane AND m.lane <= l.lane AND NOT m.held
+        ORDER BY m.lane, m.id
+        LIMIT %(share)s) o
+ ORDER BY o.id;
+
+-- read_refused --
+-- Read the messages of lanes that were refused and are to be tried again now, at most so many of each lane.
+SELECT o.id, o.lane, o.topic, o.key, o.payload, o.headers, o.created_at, o.attempts, o.history, o.message_id,
+       o.poison_count, true
+  FROM unnest(%(lanes)s::smallint[]) AS l(lane)
+ CROSS JOIN LATERAL (
+       SELECT m.id, m.lane, m.topic, m.key, m.payload, m.headers, m.created_at, m.attempts, m.history, m.message_id,
+              m.poison_count
+         FROM deadletter_outbox m
+        WHERE m.broker = %(broker)s AND m.lane >= l.lane AND m.lane <= l.lane
+          AND m.retry_at IS NOT NULL AND m.retry_at <= %(now)s
+        ORDER BY m.lane, m.retry_at
+        LIMIT %(share)s) o
+ ORDER BY o.id;
+
+-- read_oldest_of_lanes --
+-- Read when the oldest message of a broker that is not held was stored: the first of each lane.
+SELECT MIN((SELECT m.created_at FROM deadletter_outbox m
+             WHERE m.broker = %(broker)s AND m.lane >= l.lane AND m.lane <= l.lane AND NOT m.held
+             ORDER BY m.lane, m.id LIMIT 1))
+  FROM unnest(%(lanes)s::smallint[]) AS l(lane);
+
+-- delete_published --
+-- Delete messages that the broker has confirmed. Whoever published them: a confirm is true whatever became of the lane.
+DELETE FROM deadletter_outbox WHERE id = ANY(%(ids)s::bigint[]) RETURNING id, topic;
+
+-- hold --
+-- Mark messages that wait behind a refused message of their key, if it is still there.
+UPDATE deadletter_outbox o
+   SET held = true
+ WHERE o.id = ANY(%(ids)s::bigint[]) AND NOT o.held
+   AND EXISTS (SELECT 1 FROM deadletter_outbox r
+                WHERE r.broker = o.broker AND r.lane = o.lane AND r.key = o.key AND r.held
+                      -- not retry_at: the index of refused messages is not by key
+                  AND r.attempts > 0);
+
+-- free_key --
+-- Let the messages of a key go on, after the one they waited behind has left the outbox.
+UPDATE deadletter_outbox
+   SET held = false
+ WHERE broker = %(broker)s AND lane = %(lane)s AND key = %(key)s AND held AND retry_at IS NULL;
+
+-- free_stranded_keys --
+-- Let messages go on that wait behind no refused message. There are none, unless two relays settled messages of a key at the
+-- same moment, one of them after its lease had ended.
+UPDATE deadletter_outbox o
+   SET held = false
+ WHERE o.held AND o.retry_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM deadletter_outbox r
+                    WHERE r.broker = o.broker AND r.lane = o.lane AND r.key = o.key AND r.held
+                      AND r.attempts > 0)
+RETURNING id;
+
+-- quarantine_outbox --
+-- Copy refused messages of the outbox into poison records.
+INSERT INTO deadletter_poison
+       (message_id, queue, name, kind, payload, headers, stream, priority, status, attempts, max_attempts, fence, reason,
+        verdict, last_failure_reason, last_error, history, fingerprint, exception, frame, halts, poison_count, source_id,
+        origin, original_created_at, poisoned_at, poisoned_by)
+SELECT r.message_id, %(queue)s, o.topic, 'event', o.payload, o.headers, o.key, 0, %(status)s, r.attempts, %(max_attempts)s::int,
+       0, %(reason)s, r.verdict, r.failure_reason, r.error, r.history, r.fingerprint, r.cause, '', false, o.poison_count + 1,
+       o.id, left('topic:' || o.topic, 200), o.created_at, %(now)s, %(by)s
+  FROM deadletter_outbox o
+       -- looked up by id, not joined: see complete
+ CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> o.id::text)
+       AS r(message_id bigint, attempts int, verdict text, failure_reason int, error text, history jsonb,
+            fingerprint text, cause text)
+ WHERE o.id = ANY(%(ids)s::bigint[])
+ ORDER BY o.id
+RETURNING source_id;
+
+-- renew_lanes --
+-- Extend the leases of a relay's lanes. Returns the lanes that it holds.
+UPDATE deadletter_outbox_lane
+   SET leased_until = %(now)s + %(lease)s::interval
+ WHERE broker = %(broker)s AND token = %(token)s AND leased_until > %(now)s
+RETURNING number;
+
+-- take_lanes --
+-- Lease lanes that nobody holds, as many as are wanted. Never waits for another relay.
+UPDATE deadletter_outbox_lane
+   SET token = %(token)s, worker = %(worker)s, leased_until = %(now)s + %(lease)s::interval
+ WHERE id = ANY(ARRAY(
+       SELECT l.id FROM deadletter_outbox_lane l
+        WHERE l.broker = %(broker)s AND (l.leased_until IS NULL OR l.leased_until <= %(now)s)
+        ORDER BY l.number LIMIT %(wanted)s
+          FOR UPDATE SKIP LOCKED))
+RETURNING number;
+
+-- give_lanes_back --
+-- End the leases of some of a relay's lanes.
+UPDATE deadletter_outbox_lane
+   SET leased_until = NULL, token = '', worker = ''
+ WHERE broker = %(broker)s AND token = %(token)s AND number = ANY(%(numbers)s::smallint[]);
+
+-- publish_again --
+-- Store the message of a poison record in the outbox under the id that it had, to be published now or after a delay. No row: the id is there already.
+INSERT INTO deadletter_outbox
+       (id, broker, lane, topic, key, payload, headers, created_at, held, retry_at, history, message_id, poison_count)
+SELECT p.source_id, %(broker)s, %(lane)s, p.name, p.stream, COALESCE(%(payload)s::text, p.payload), p.headers,
+       p.original_created_at, %(delay)s > 0,
+       CASE WHEN %(delay)s > 0 THEN %(now)s + %(delay)s * interval '1 microsecond' END,
+       -- the payload before an edit is kept in the history
+       CASE WHEN %(payload)s::text IS NULL THEN p.history ELSE
+            p.history || jsonb_build_array(%(entry)s::jsonb || jsonb_build_object(
+                'at', %(now)s, 'original_payload', p.payload)) END,
+       p.message_id, p.poison_count
+  FROM deadletter_poison p
+ WHERE p.id = %(id)s
+    ON CONFLICT DO NOTHING
+RETURNING id;
