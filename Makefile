@@ -21,7 +21,7 @@ CANDIDATES := $(strip $(PYTHON) python3 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-more chaos check matrix bench bench-admin mutants machine interleavings soak backlog clean
+.PHONY: help demo test test-fast test-more chaos check matrix bench bench-admin conformance mutants machine interleavings soak backlog clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
@@ -54,6 +54,9 @@ check: $(INSTALLED) ## Lint, format, types, import directions, migrations, syste
 	HTTPS=1 $(BIN)/python manage.py check --deploy --fail-level WARNING
 	@.ci/audit $(BIN)
 
+conformance: $(INSTALLED) ## Run the tests of Django Tasks against our backend, on both databases (ARGS="django-6.1")
+	@exec $(BIN)/python -m tests.conformance $(ARGS)
+
 matrix: ## Run the tests on each supported pair of Python and Django
 	@exec .ci/matrix $(ARGS)
 
@@ -81,7 +84,7 @@ backlog: $(INSTALLED) ## Drain a million messages and account for each (MESSAGES
 	@exec $(BIN)/python -m tests.endurance.backlog --messages $(MESSAGES) $(ARGS)
 
 clean: ## Remove environments, databases, caches
-	rm -rf $(VENV) $(BENCH) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH) .conformance .matrix .wagtail .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	rm -f db.sqlite3* demo.sqlite3* demo.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

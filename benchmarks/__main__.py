@@ -4,6 +4,7 @@ Measure deadletter, its peers and the limit of the database: `make bench ARGS=".
     --quick                         some minutes: smaller numbers; one round of all, three of a few
     --only deadletter,raw           these systems
     --scenario drain-1,streams      these measurements (--list names them all)
+    --tasks                         Django's tasks: deadletter's beside messages and two packages
     --resume                        go on with what an interrupted run left
 
 Everything is interleaved: each round measures every system once before the next round begins.
@@ -20,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from .peers import SYSTEMS
-from .plan import COLUMNS, Plan, scenario_names
+from .plan import COLUMNS, TASK_MEASUREMENTS, TASK_SYSTEMS, Plan, scenario_names
 from .report import publish
 from .results import Results
 from .sizes import SIZES
@@ -93,6 +94,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=_among(list(SYSTEMS)), metavar="NAMES", help="systems")
     every = [*COLUMNS, *scenario_names()]
     parser.add_argument("--scenario", type=_among(every), metavar="NAMES", help="measurements")
+    parser.add_argument(
+        "--tasks", action="store_true", help="the systems and measurements of tasks"
+    )
     parser.add_argument("--rounds", type=int, metavar="N")
     parser.add_argument("--resume", action="store_true", help="keep what is already measured")
     places = f"default: {KEPT}, of a partial run {PASSING}"
@@ -100,7 +104,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="only write tables and pictures anew")
     parser.add_argument("--no-plots", action="store_true")
     parser.add_argument("--list", action="store_true", help="name systems and measurements")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.tasks:
+        options.only = options.only or list(TASK_SYSTEMS)
+        options.scenario = options.scenario or list(TASK_MEASUREMENTS)
+    return options
 
 
 def _among(known: list[str]):  # type: ignore[no-untyped-def]

@@ -5,10 +5,12 @@ One process of a measured system: whatever needs its library happens here.
     python -m benchmarks.client SYSTEM work
     python -m benchmarks.client SYSTEM send-one COUNT [SIZE]
     python -m benchmarks.client SYSTEM send-many COUNT [SIZE]
+    python -m benchmarks.client SYSTEM get-result COUNT
     python -m benchmarks.client SYSTEM pickup COUNT RATE
     python -m benchmarks.client SYSTEM feed COUNT BACKLOG
 
-Sending prints the seconds it took: neither the start of the process nor the connection counts.
+Sending and reading results print the seconds they took and the processor time of the process:
+neither the start of the process nor the connection counts.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+from itertools import cycle, islice
 
 from . import work
 from .peers import load
-from .system import System
+from .stores import ask
+from .system import System, url
 
 #: Sent before the clock starts: prepared statements, caches, pools.
 WARM_UP = 3
@@ -32,33 +36,68 @@ def main(name: str, verb: str, *arguments: str) -> None:
         return
     system.open()
     numbers = [int(argument) for argument in arguments]
-    actions = {"send-one": send_one, "send-many": send_many, "pickup": pickup, "feed": feed}
+    actions = {
+        "send-one": send_one,
+        "send-many": send_many,
+        "get-result": get_result,
+        "pickup": pickup,
+        "feed": feed,
+    }
     print(actions[verb](system, *numbers), flush=True)
     # Not every client library lets its process end by itself.
     os._exit(0)
 
 
-def send_one(system: System, count: int, size: int = 100) -> float:
+class Stopwatch:
+    """The time that its blocks took, and the processor time of this process meanwhile."""
+
+    def __init__(self) -> None:
+        self.seconds = self.cpu = 0.0
+
+    def __enter__(self) -> None:
+        self._start = (time.perf_counter(), time.process_time())
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds += time.perf_counter() - self._start[0]
+        self.cpu += time.process_time() - self._start[1]
+
+    def __str__(self) -> str:
+        return f"{self.seconds} {self.cpu}"
+
+
+def send_one(system: System, count: int, size: int = 100) -> Stopwatch:
     payloads = [work.payload(n, size=size) for n in range(count + WARM_UP)]
     for payload in payloads[:WARM_UP]:
         system.send_one("nothing", payload)
-    start = time.perf_counter()
-    for payload in payloads[WARM_UP:]:
-        system.send_one("nothing", payload)
-    return time.perf_counter() - start
+    taken = Stopwatch()
+    with taken:
+        for payload in payloads[WARM_UP:]:
+            system.send_one("nothing", payload)
+    return taken
 
 
-def send_many(system: System, count: int, size: int = 100) -> float:
+def send_many(system: System, count: int, size: int = 100) -> Stopwatch:
     """Send exactly `count`, in the system's chunks."""
     name = os.environ.get("BENCH_HANDLER", "nothing")
-    taken = 0.0
+    taken = Stopwatch()
     for first in range(0, count, system.chunk):
         # A chunk at a time, so that large payloads do not fill the memory.
         numbers = range(first, min(first + system.chunk, count))
         payloads = [work.payload(number, size=size) for number in numbers]
-        start = time.perf_counter()
-        system.send_many(name, payloads)
-        taken += time.perf_counter() - start
+        with taken:
+            system.send_many(name, payloads)
+    return taken
+
+
+def get_result(system: System, count: int) -> Stopwatch:
+    """Read results of tasks that have ended, all in turn, `count` times."""
+    ids = [str(row[0]) for row in ask(url(), system.ids_sql)]
+    for id in ids[:WARM_UP]:
+        system.get_result(id)
+    taken = Stopwatch()
+    with taken:
+        for id in islice(cycle(ids), count):
+            system.get_result(id)
     return taken
 
 

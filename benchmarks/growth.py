@@ -20,20 +20,37 @@ from .sizes import Sizes
 #: `filling` is incompressible where it is long: PostgreSQL would store 64 KB of "x" in a few bytes.
 FILL = """
 INSERT INTO deadletter_message
-       (queue_id, name, payload, stream, available_at, attempts, status)
-SELECT q.id, %(name)s,
-       '{"n": ' || n || ', "filling": "' || CASE WHEN %(size)s <= 200
+       (queue_id, name, kind, payload, stream, available_at, attempts, status)
+SELECT q.id, %(name)s, %(kind)s,
+       %(before)s || '{"n": ' || n || ', "filling": "' || CASE WHEN %(size)s <= 200
             THEN repeat('x', %(size)s - 22 - length(n::text))
             ELSE left((SELECT string_agg(md5(n::text || i), '')
-                         FROM generate_series(0, %(size)s / 32) AS i), %(size)s - 30) END || '"}',
+                         FROM generate_series(0, %(size)s / 32) AS i), %(size)s - 30) END
+       || '"}' || %(after)s,
        CASE WHEN %(streams)s > 0 THEN %(prefix)s || '-' || n %% greatest(%(streams)s, 1) END,
        now() + %(delay)s * interval '1 second', %(attempts)s,
        CASE WHEN %(attempts)s > 0 THEN 32769 ELSE 1 END
   FROM generate_series(1, %(rows)s) AS n, deadletter_queue q
  WHERE q.name = 'default'
 """
+#: As the completion of a task leaves them, in the last days. Their ids are below those of messages.
+RESULTS = """
+INSERT INTO deadletter_task_result
+       (message_id, queue, name, kind, outcome, payload, priority, value, workers, created_at,
+        attempted_at, finished_at, expires_at)
+SELECT n, 'default', %(name)s, 'task', 'successful',
+       '{"args": [{"n": ' || n || ', "filling": "' || repeat('x', 72) || '"}]}', 0, 'null',
+       '["worker-1"]', ended, ended, ended, ended + interval '7 days'
+  FROM (SELECT n, now() - (%(rows)s - n) * interval '0.5 seconds' AS ended
+          FROM generate_series(1, %(rows)s) AS n) AS made
+"""
+AFTER_RESULTS = "SELECT setval(pg_get_serial_sequence('deadletter_message', 'id'), %(rows)s)"
 PARKED = "SELECT count(*) FROM deadletter_message WHERE available_at IS NULL"
 DAY = 86_400
+#: Whom the scenarios concern: those of messages, and those of tasks.
+GROWING = ("raw", "deadletter")
+TASKS = ("deadletter-tasks", "deadletter-results")
+TASK = "benchmarks.peers.django_work.nothing"
 #: A worker that needs longer to park a blocked stream is not measured further.
 PARKING_SECONDS = 300
 
@@ -44,8 +61,9 @@ class Case:
 
     name: str
     title: str
-    fill: Callable[[str], None]
+    fill: Callable[[str], object]
     drain: Drain
+    systems: tuple[str, ...] = GROWING
 
 
 def cases(sizes: Sizes) -> Iterator[Case]:
@@ -104,6 +122,20 @@ def cases(sizes: Sizes) -> Iterator[Case]:
             lambda url: fill(url, many),
             Drain(many, processes=count),
         )
+    yield Case(
+        "tasks",
+        f"{many:,} tasks and nothing else",
+        lambda url: fill(url, many, name=TASK, kind="task"),
+        Drain(many),
+        TASKS,
+    )
+    yield Case(
+        "results",
+        f"{million:,} results",
+        lambda url: (fill_results(url, million), fill(url, many, name=TASK, kind="task")),
+        Drain(many),
+        TASKS,
+    )
 
 
 def fill(
@@ -111,6 +143,7 @@ def fill(
     rows: int,
     *,
     name: str = "bench.nothing",
+    kind: str = "message",
     size: int = 100,
     streams: int = 0,
     prefix: str = "stream",
@@ -118,8 +151,15 @@ def fill(
     attempts: int = 0,
 ) -> None:
     values = {"rows": rows, "name": name, "size": size, "streams": streams}
-    values |= {"prefix": prefix, "delay": delay, "attempts": attempts}
-    stores.ask(url, FILL, values)
+    values |= {"prefix": prefix, "delay": delay, "attempts": attempts, "kind": kind}
+    # The payload of a task is its arguments.
+    before, after = ('{"args": [', "]}") if kind == "task" else ("", "")
+    stores.ask(url, FILL, values | {"before": before, "after": after})
+
+
+def fill_results(url: str, rows: int) -> None:
+    stores.ask(url, RESULTS, {"rows": rows, "name": TASK})
+    stores.ask(url, AFTER_RESULTS, {"rows": rows})
 
 
 def block(url: str, rows: int, due: int) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 import psycopg
 
 from . import growth, measure, stores
+from .growth import GROWING
 from .measure import Drain, Figures
 from .peers import load
 from .results import Key, Results
@@ -19,10 +20,13 @@ from .sizes import PICKUP_RATE, SIZES, Sizes
 from .system import System
 
 #: The columns of the table of peers.
-COLUMNS = ("send-one", "send-many", "drain-1", "drain-2", "pickup", "idle")
-#: Whom the scenarios of growth concern.
-GROWING = ("raw", "deadletter")
+COLUMNS = ("send-one", "send-many", "drain-1", "drain-2", "get-result", "pickup", "idle")
 STEADY = "steady"
+#: What `--tasks` measures.
+TASK_SYSTEMS = ("deadletter", *growth.TASKS, "django-ox", "django-tasks-db")
+TASK_MEASUREMENTS = ("send-one", "send-many", "drain-1", "get-result", "tasks", "results")
+#: Results to read, at most.
+RESULTS = 1_000
 
 
 def scenario_names() -> list[str]:
@@ -125,12 +129,12 @@ class Plan:
                     for system in systems
                     if column in system.measures
                 ]
-        growing = [system for system in systems if system.name in GROWING]
         for case in growth.cases(self.sizes):
             if self._wanted(case.name):
                 steps += [
                     Step(number, case.name, system, partial(self._case, case, system))
-                    for system in growing
+                    for system in systems
+                    if system.name in case.systems
                 ]
         if self._wanted(STEADY):
             passing = (self.sizes.passing, self.sizes.backlog)
@@ -141,7 +145,8 @@ class Plan:
                     system,
                     partial(measure.steady, system, self.stores.of(system), *passing),
                 )
-                for system in growing
+                for system in systems
+                if system.name in GROWING
             ]
         return steps
 
@@ -156,6 +161,9 @@ class Plan:
         count = max(50, round(rate * self.sizes.seconds))
         if verb == "send":
             return measure.send(system, store, column, count)
+        if verb == "get":
+            tasks = max(50, round(system.rates["drain"] * self.sizes.seconds))
+            return measure.get_result(system, store, min(tasks, RESULTS), count)
         return measure.drain(system, store, Drain(count, processes=int(column[-1])))
 
     def _case(self, case: growth.Case, system: System) -> Figures:
@@ -171,5 +179,6 @@ class Plan:
 
 
 def _main(figures: Figures) -> list[tuple[str, float]]:
-    names = ("rate", "ratio", "p50", "p99", "worker", "transactions", "worker_us", "server_us")
-    return [(name, figures[name]) for name in (*names, "memory") if name in figures]
+    names = ("rate", "ratio", "p50", "p99", "worker", "transactions")
+    costs = ("worker_us", "server_us", "client_us", "memory")
+    return [(name, figures[name]) for name in (*names, *costs) if name in figures]

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from .results import Results, Spread
 
 US = "deadletter"
+TASKS, RESULTS = "deadletter-tasks", "deadletter-results"
+#: The packages that keep Django's tasks in the database.
+DJANGO_PEERS = ("django-ox", "django-tasks-db")
 POSTGRES_PEERS = (
     "pgqueuer",
     "graphile-worker",
@@ -55,6 +58,9 @@ def requirements(results: Results) -> list[Requirement]:
     def grown(case: str, goal: float, title: str) -> Requirement:
         return Requirement(title, goal, results.ratio((case, US), ("plain", US)))
 
+    def kept(system: str) -> Spread | None:
+        return results.ratio(("results", system), ("tasks", system))
+
     return [
         drained("raw", 0.60, "drain, one process, against the raw limit at the same batch size"),
         *(drained(peer, goal, f"drain, against {peer}") for peer, goal in AHEAD.items()),
@@ -73,7 +79,11 @@ def requirements(results: Results) -> list[Requirement]:
             0.4,
             results.ratio(("send-many", US), ("send-many", "raw")),
         ),
-        Requirement("send many, against the fastest peer", 1.0, _against_best(results)),
+        Requirement(
+            "send many, against the fastest peer",
+            1.0,
+            _against_best(results, "send-many", US, PEERS),
+        ),
         grown("streams", 0.5, "10,000 streams against none"),
         grown("blocked", 0.8, "500,000 parked behind one head against none"),
         grown("scheduled", 0.8, "1,000,000 scheduled against none"),
@@ -100,12 +110,45 @@ def requirements(results: Results) -> list[Requirement]:
             1.0,
             _flatness(results),
         ),
+        Requirement(
+            "drain of tasks without results, against messages",
+            0.9,
+            results.ratio(("drain-1", TASKS), ("drain-1", US)),
+        ),
+        Requirement(
+            "drain of tasks with results, against messages",
+            0.5,
+            results.ratio(("drain-1", RESULTS), ("drain-1", US)),
+        ),
+        *(
+            Requirement(
+                f"drain of tasks with results, against {peer}",
+                1.0,
+                results.ratio(("drain-1", RESULTS), ("drain-1", peer)),
+            )
+            for peer in DJANGO_PEERS
+        ),
+        *(
+            Requirement(
+                f"{title}, against the faster of the packages for Django's tasks",
+                1.0,
+                _against_best(results, measurement, TASKS, DJANGO_PEERS),
+            )
+            for title, measurement in (
+                ("enqueue of a task", "send-one"),
+                ("enqueue of many tasks", "send-many"),
+            )
+        ),
+        Requirement("tasks without results, 1,000,000 results against none", 0.9, kept(TASKS)),
+        Requirement("tasks with results, 1,000,000 results against none", 0.9, kept(RESULTS)),
     ]
 
 
-def _against_best(results: Results) -> Spread | None:
-    ours = results.each("send-many", US)
-    theirs = [results.each("send-many", peer) for peer in PEERS]
+def _against_best(
+    results: Results, measurement: str, system: str, peers: Iterable[str]
+) -> Spread | None:
+    ours = results.each(measurement, system)
+    theirs = [results.each(measurement, peer) for peer in peers]
     best = {n: max((rates[n] for rates in theirs if n in rates), default=0.0) for n in ours}
     return Spread.of([ours[n] / best[n] for n in ours if best[n]])
 

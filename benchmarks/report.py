@@ -11,6 +11,7 @@ from .results import Results, Spread
 from .sizes import SIZES
 
 Row = Iterable[str]
+COSTS = ("worker_us", "server_us")
 
 #: Heading, measurement and figure of each column of the table of peers.
 COLUMNS = (
@@ -46,6 +47,8 @@ def publish(results: Results, *, pictures: bool) -> None:
         *section("Settings of the peers", _settings(results)),
         *section("A worker with nothing to do", _idle(results)),
         *section("Growth", _growth(results), "scenarios", "growth"),
+        *section("Django's tasks", _tasks(results)),
+        *section("Tasks beside results", _tasks_beside_results(results)),
         *section("Steady state, by tenths", _steady(results), "steady"),
         *section("Not measured", _skipped(results)),
     ]
@@ -159,9 +162,55 @@ def _growth(results: Results) -> list[Row]:
         share = [
             results.ratio((case.name, name), ("plain", name)) for name in ("deadletter", "raw")
         ]
-        cpu = [results.spread(case.name, "deadletter", f) for f in ("worker_us", "server_us")]
+        cpu = [results.spread(case.name, "deadletter", f) for f in COSTS]
         cells = (ours, share[0], limit, share[1], *cpu)
         rows.append((case.title, *map(shown, cells)))
+    return rows
+
+
+def _tasks(results: Results) -> list[Row]:
+    from .plan import TASK_SYSTEMS
+
+    columns = (
+        ("enqueue /s", "send-one", "rate"),
+        ("client CPU µs", "send-one", "client_us"),
+        ("enqueue many /s", "send-many", "rate"),
+        ("client CPU µs", "send-many", "client_us"),
+        ("drain /s", "drain-1", "rate"),
+        ("worker CPU µs", "drain-1", "worker_us"),
+        ("server CPU µs", "drain-1", "server_us"),
+        ("`get_result` /s", "get-result", "rate"),
+        ("client CPU µs", "get-result", "client_us"),
+    )
+    headings = [heading for heading, _, _ in columns]
+    rows: list[Row] = [("system", *headings, "drain against messages")]
+    if "deadletter-tasks" not in results.systems:
+        return rows
+    for system in (name for name in TASK_SYSTEMS if name in results.systems):
+        spreads = [results.spread(measurement, system, f) for _, measurement, f in columns]
+        share = results.ratio(("drain-1", system), ("drain-1", "deadletter"))
+        rows.append((_title(system), *map(shown, (*spreads, share))))
+    return rows
+
+
+def _tasks_beside_results(results: Results) -> list[Row]:
+    from .growth import TASKS, cases
+
+    rows: list[Row] = [
+        (
+            "system",
+            "what is there besides",
+            "drain /s",
+            "against nothing",
+            "worker CPU µs",
+            "server CPU µs",
+        )
+    ]
+    for case in cases(SIZES[results.about["size"]]):
+        for system in (name for name in TASKS if results.spread(case.name, name)):
+            spreads = [results.spread(case.name, system, f) for f in ("rate", *COSTS)]
+            spreads.insert(1, results.ratio((case.name, system), ("tasks", system)))
+            rows.append((_title(system), case.title, *map(shown, spreads)))
     return rows
 
 

@@ -37,6 +37,8 @@ class System:
     measures = ("send-one", "send-many", "drain-1", "drain-2", "pickup", "idle")
     #: How many messages are not settled, in SQL.
     left_sql = ""
+    #: The ids of stored results, in SQL, where "get-result" is measured.
+    ids_sql = ""
     #: Distributions whose versions belong in the report.
     packages: tuple[str, ...] = ()
 
@@ -62,6 +64,10 @@ class System:
         raise NotImplementedError
 
     def send_many(self, name: str, payloads: Sequence[Payload]) -> None:
+        raise NotImplementedError
+
+    def get_result(self, id: str) -> object:
+        """Return the return value of a task that has ended."""
         raise NotImplementedError
 
     def worker(self, processes: int, *, drain: bool) -> list[list[str]]:

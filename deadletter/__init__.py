@@ -51,6 +51,14 @@ if TYPE_CHECKING:
         wait_for,
     )
     from .lifecycle.enqueue import Outgoing, asend, asend_many, send, send_many
+    from .lifecycle.inboxes import inbox
+    from .lifecycle.outbox import (
+        OutgoingEvent,
+        apublish,
+        apublish_many,
+        publish,
+        publish_many,
+    )
     from .worker.registry import handler
 
 __version__ = "0.1.0"
@@ -69,6 +77,7 @@ __all__ = [
     "LockNotAvailable",
     "MessageRejected",
     "Outgoing",
+    "OutgoingEvent",
     "PayloadRejected",
     "Permanent",
     "Raised",
@@ -80,6 +89,8 @@ __all__ = [
     "UnknownQueue",
     "acancel",
     "ainstance_status",
+    "apublish",
+    "apublish_many",
     "araise_event",
     "asend",
     "asend_many",
@@ -87,8 +98,11 @@ __all__ = [
     "await_for",
     "cancel",
     "handler",
+    "inbox",
     "instance_status",
     "orchestration",
+    "publish",
+    "publish_many",
     "raise_event",
     "send",
     "send_many",
@@ -104,6 +118,12 @@ _LATE = {
     "send": "lifecycle.enqueue",
     "send_many": "lifecycle.enqueue",
     "handler": "worker.registry",
+    "OutgoingEvent": "lifecycle.outbox",
+    "apublish": "lifecycle.outbox",
+    "apublish_many": "lifecycle.outbox",
+    "inbox": "lifecycle.inboxes",
+    "publish": "lifecycle.outbox",
+    "publish_many": "lifecycle.outbox",
 }
 _LATE |= dict.fromkeys(
     (

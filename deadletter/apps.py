@@ -17,11 +17,23 @@ class DeadletterConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks  # noqa: F401 - registers them
-        from .lifecycle import enqueue, policy_edits  # noqa: F401 - hears of edited queues
+        from . import (
+            checks,  # noqa: F401 - registers them
+            payload_types,
+            signals,
+        )
+        from .lifecycle import enqueue, policy_edits, results  # noqa: F401 - hears of edited queues
+        from .tasks import frameworks
 
         post_migrate.connect(_create_declared_queues, sender=self)
         enqueue.on_names_sent = _check_names
+        payload_types.register_checker("task", _check_arguments)
+        if frameworks.is_available():
+            from .tasks import execution
+
+            results.on_tasks_completed = execution.tell_completed
+            results.wants_completed_tasks = execution.wants_completed
+            signals.message_poisoned.connect(execution.tell_poisoned)
 
 
 def _create_declared_queues(**kwargs: Any) -> None:
@@ -30,6 +42,14 @@ def _create_declared_queues(**kwargs: Any) -> None:
     from .operations.declared_queues import create_declared_queues
 
     create_declared_queues(**kwargs)
+
+
+def _check_arguments(path: str, payload: Any) -> None:
+    """Check the payload that a person gives a task."""
+    # Imported on use: a web process has no other use for it when it starts.
+    from .tasks.lookup import check_payload
+
+    check_payload(path, payload)
 
 
 def _check_names(names: Iterable[str]) -> None:

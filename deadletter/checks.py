@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig, apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import ERROR, CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured, ValidationError
-from django.db import connections, router, transaction
+from django.db import DatabaseError, connections, router, transaction
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils.module_loading import module_has_submodule
 
-from . import conf
+from . import clock, conf, payload_types
 from .alerts import mail
+from .descriptions import describe
 from .exceptions import TwoHandlers
-from .models import Message, OnPoison, Queue, StreamPolicy, primary_alias
+from .logs import event
+from .models import Message, OnPoison, Queue, StreamPolicy, WorkerProcess, primary_alias
 from .models.queue import with_destination
+from .tasks import frameworks, lookup
 
 _IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
 
@@ -31,7 +36,29 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
         Error(f"DEADLETTER: {problem.text}.", hint=problem.hint, id=_IDS[problem.kind])
         for problem in conf.problems()
     ]
-    return found or [*_check_time_zones(), *_check_queues(), *_check_alerts()]
+    return found or [
+        *_check_time_zones(),
+        *_check_queues(),
+        *_check_alerts(),
+        *_check_brokers(),
+    ]
+
+
+def _check_brokers() -> list[CheckMessage]:
+    """Build the transport of each broker, which connects to nothing."""
+    found: list[CheckMessage] = []
+    for name, broker in conf.get_settings().brokers.items():
+        try:
+            broker.new_transport()
+        except (ImproperlyConfigured, ImportError) as error:
+            found.append(
+                Error(
+                    f"DEADLETTER['BROKERS'][{name!r}]: {error}",
+                    hint="Its messages wait in the outbox until it is corrected: docs/outbox.md.",
+                    id="deadletter.E016",
+                )
+            )
+    return found
 
 
 def _check_time_zones() -> list[CheckMessage]:
@@ -160,7 +187,32 @@ def check_handlers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
                     id="deadletter.W003",
                 )
             )
+    found += [
+        Error(
+            f"{problem}.",
+            hint="A worker refuses to start until the class can be used.",
+            id="deadletter.E013",
+        )
+        for problem in payload_types.problems()
+    ]
     return found
+
+
+@cache
+def look_up_handlers() -> None:
+    """
+    Import handlers as the check does, to know their payload types; once, and without an error.
+
+    For pages and commands: their process may be one that lacks packages of workers. The names of a
+    module that cannot be imported stay unknown.
+    """
+    for module, error in _modules_that_fail():
+        event(
+            logging.WARNING,
+            "handlers_unreadable",
+            "handlers cannot be imported, so their payloads are not checked: {error}",
+            error=f"{module}: {describe(error).text}",
+        )
 
 
 def _modules_that_fail() -> Iterator[tuple[str, Exception]]:
@@ -173,6 +225,35 @@ def _modules_that_fail() -> Iterator[tuple[str, Exception]]:
                 yield module, error
 
 
+@register()
+def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Import the modules of tasks, as a worker does. The backend checks its own options."""
+    if not lookup.has_backend():
+        return []
+    if not frameworks.is_available():
+        return [
+            Error(
+                "TASKS names deadletter, but there are no Django Tasks here.",
+                hint='On Django 5.2 install the backport: pip install "django-deadletter[tasks]".',
+                id="deadletter.E015",
+            )
+        ]
+    found: list[CheckMessage] = []
+    for module in lookup.task_modules():
+        try:
+            import_module(module)
+        except Exception as error:  # noqa: BLE001 - the check reports any exception
+            found.append(
+                Warning(
+                    f"{module} cannot be imported: {type(error).__name__}: {error}",
+                    hint="Its tasks wait, and become poison in the end. Where no worker runs, or "
+                    "if the tasks are another system's, silence deadletter.W004.",
+                    id="deadletter.W004",
+                )
+            )
+    return found
+
+
 @register(Tags.database)
 def check_databases(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
@@ -183,6 +264,42 @@ def check_databases(
             found += _check_database(alias)
             if alias != primary_alias():  # else check_options has checked it
                 found += _check_options(alias)
+            if not any(message.level >= ERROR for message in found):
+                found += _check_task_queues(alias)
+    return found
+
+
+def _check_task_queues(alias: str) -> list[CheckMessage]:
+    """Report queues of TASKS that do not exist, or that no live worker serves."""
+    names = lookup.task_queues(alias)
+    if not names:
+        return []
+    try:
+        with transaction.atomic(using=alias):
+            queues = Queue.objects.using(alias).filter(name__in=names)
+            existing = set(queues.values_list("name", flat=True))
+            alive = WorkerProcess.objects.using(alias).alive(clock.now(alias))
+            served = alive.served() if alive.exists() else None
+    except DatabaseError:
+        return []  # before the first migration
+    found: list[CheckMessage] = [
+        Warning(
+            f"TASKS names the queue {name!r}, which does not exist in database {alias!r}.",
+            hint='Run "manage.py migrate", which creates it, or correct QUEUES.',
+            id="deadletter.W005",
+        )
+        for name in names
+        if name not in existing
+    ]
+    found += [
+        Warning(
+            f"No live worker serves the queue {name!r}, which TASKS names.",
+            hint="Its tasks wait. Start a worker for it, or name it in --queues of one.",
+            id="deadletter.W006",
+        )
+        for name in sorted(existing)
+        if served is not None and name not in served
+    ]
     return found
 
 

@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 from .alert_rules import AlertPolicy, read_alerts
 from .backoff import BreakerPolicy, UnregisteredBackoff
 from .durations import as_timedelta
+from .outbox.brokers import Broker, read_brokers
 from .payload import SIZE_LIMIT
 from .status import FailureReason
 
@@ -69,6 +70,12 @@ class Settings:
     instances_kept: timedelta | None = None
     #: How long an audit entry keeps the payloads of an edit, before and after; None: for ever.
     audit_payloads_kept: timedelta | None = timedelta(days=90)
+    #: How long results of tasks are kept; 0: not at all, None: for ever.
+    results_kept: timedelta | None = timedelta(days=7)
+    #: The brokers that `publish` may name.
+    brokers: Mapping[str, Broker] = field(default_factory=dict)
+    #: How long the inbox remembers handled messages; None: for ever.
+    inbox_kept: timedelta | None = timedelta(days=7)
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -176,6 +183,17 @@ def _kept(value: Any) -> timedelta | None:
     return None if value is None else as_timedelta(value, field="INSTANCES_KEPT")
 
 
+def read_results_kept(value: Any) -> timedelta | None:
+    """Return how long a result is kept: "never" is 0, None is for ever."""
+    if value == "never":
+        return timedelta(0)
+    return None if value is None else as_timedelta(value, field="how long results are kept")
+
+
+def _inbox_kept(value: Any) -> timedelta | None:
+    return None if value is None else as_timedelta(value, field="INBOX_KEPT")
+
+
 def _payloads_kept(value: Any) -> timedelta | None:
     return None if value is None else as_timedelta(value, field="AUDIT_PAYLOADS_KEPT")
 
@@ -232,6 +250,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "COUNTS_KEPT": as_timedelta,
     "INSTANCES_KEPT": _kept,
     "AUDIT_PAYLOADS_KEPT": _payloads_kept,
+    "RESULTS_KEPT": read_results_kept,
+    "BROKERS": read_brokers,
+    "INBOX_KEPT": _inbox_kept,
     "ALERTS": read_alerts,
 }
 _HINTS = {
@@ -251,6 +272,9 @@ _HINTS = {
     "COUNTS_KEPT": 'for example "400d" or timedelta(days=400)',
     "INSTANCES_KEPT": 'for example "90d" or timedelta(days=90); None to keep all',
     "AUDIT_PAYLOADS_KEPT": 'for example "90d" or timedelta(days=90); None to keep all',
+    "RESULTS_KEPT": 'for example "7d" or timedelta(days=7); "never" to keep none, None to keep all',
+    "BROKERS": 'for example {"default": {"url": env("BROKER_URL")}}; see docs/outbox.md',
+    "INBOX_KEPT": 'for example "7d" or timedelta(days=7); None to keep all',
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
 }

@@ -8,6 +8,7 @@ from datetime import timedelta
 from django.db import OperationalError
 
 from .durations import as_timedelta
+from .status import FailureReason
 from .text import short_repr
 
 
@@ -30,6 +31,29 @@ class TwoHandlers(DeadletterError, ValueError):
 
 class PayloadRejected(MessageRejected):
     """The payload or a header cannot be stored as JSON on every database."""
+
+
+class PayloadMismatch(PayloadRejected):
+    """
+    The payload does not match the class that its handler expects. `place` says where.
+
+    The text quotes no value of the payload, because it is stored, logged and shown. `value` is the
+    end of the sentence that does.
+    """
+
+    failure_reason = FailureReason.VALIDATION_FAILURE
+
+    def __init__(self, place: str, problem: str, *, value: str = "", origin: str = "") -> None:
+        super().__init__(place, problem)
+        self.field = "payload"
+        self.place = place
+        self.value = value
+        #: The class and the field, without indices and keys: the same for every payload.
+        self.origin = origin
+
+    def with_value(self) -> PayloadMismatch:
+        """Return the same mismatch with the value in its text, for the sender of the payload."""
+        return PayloadMismatch(self.place, self.problem + self.value, origin=self.origin)
 
 
 class UnknownQueue(MessageRejected):
@@ -125,6 +149,12 @@ class LockNotAvailable(DeadletterError, OperationalError):
 
 class Undecodable(DeadletterError, ValueError):
     """A stored payload cannot be decoded; only this message is affected."""
+
+
+class WorkerLost(DeadletterError):
+    """
+    An attempt ended because its worker did: named by the results of tasks, never raised.
+    """
 
 
 class Permanent(DeadletterError):

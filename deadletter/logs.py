@@ -13,7 +13,11 @@ import logging
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
+
+from django.conf import settings
+from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from . import tracing
 from .descriptions import describe
@@ -51,6 +55,46 @@ def event(
             # Safe and bounded; formatters use this text instead of formatting the exception.
             record.exc_text = _traceback(exc_info)
         _writer.write(record)
+
+
+def writes(name: str, level: int) -> bool:
+    """
+    Return whether a logger of another package would write a line of this level.
+
+    A level that is enabled does not mean so: Django enables INFO for its loggers, and the handler
+    they have by default writes only if DEBUG is on.
+    """
+    found = _logger(name)
+    if not found.isEnabledFor(level):
+        return False
+    if type(found).callHandlers.__module__ != logging.__name__:
+        return True  # replaced, for example by Sentry, which keeps lines that no handler writes
+    has_handlers = False
+    logger: logging.Logger | None = found
+    while logger is not None:
+        for handler in logger.handlers:
+            has_handlers = True
+            if handler.level <= level and not _is_silent(handler):
+                return True
+        logger = logger.parent if logger.propagate else None
+    last = logging.lastResort
+    return not has_handlers and last is not None and last.level <= level
+
+
+@cache
+def _logger(name: str) -> logging.Logger:
+    # Kept: `getLogger` takes a lock, and this is asked for every task.
+    return logging.getLogger(name)
+
+
+def _is_silent(handler: logging.Handler) -> bool:
+    """Return whether a handler writes nothing at all; other filters may let a line pass."""
+    for found in handler.filters:
+        if type(found) is RequireDebugTrue and not settings.DEBUG:
+            return True
+        if type(found) is RequireDebugFalse and settings.DEBUG:
+            return True
+    return isinstance(handler, logging.NullHandler)
 
 
 def is_detailed() -> bool:

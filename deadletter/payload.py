@@ -24,8 +24,9 @@ DEPTH_LIMIT = 64
 DIGITS_LIMIT = 4300
 
 _INT_LIMIT = 10**DIGITS_LIMIT
-#: Limits of a simple payload: number of leaves, characters of each, size of integers.
-_FEW, _SHORT, _LARGE = 50, 1_000, 2**63
+#: Limits of a simple payload: number of values, characters of each, size of integers, and levels:
+#: three are those of a task whose arguments are lists or dicts of leaves.
+_FEW, _SHORT, _LARGE, _LEVELS = 50, 1_000, 2**63, 3
 _LEAVES = frozenset((float, bool, type(None)))
 _PLAIN = _LEAVES | {str, int}
 
@@ -43,11 +44,11 @@ _encoder = json.JSONEncoder(
 _encode = _encoder.encode
 
 
-def _flat_encoder() -> Callable[[Any], str]:
+def _simple_encoder() -> Callable[[Any], str]:
     """
-    Return an encoder for values without nested containers.
+    Return an encoder for simple payloads.
 
-    `JSONEncoder.encode` creates one for every value, to detect cycles; a flat value has none.
+    `JSONEncoder.encode` creates one for every value, to detect cycles; a simple value has none.
     """
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     text = json.encoder.encode_basestring
@@ -57,7 +58,7 @@ def _flat_encoder() -> Callable[[Any], str]:
     return lambda value: "".join(chunks(value, 0))
 
 
-_encode_flat = _flat_encoder()
+_encode_simple = _simple_encoder()
 
 
 def accept(
@@ -90,34 +91,60 @@ def as_stored(value: Any, text: str) -> Any:
     return decode(text)
 
 
+def as_key(key: Any) -> Any:
+    """Return a date, time, duration, UUID or Decimal as the text to store; other keys unchanged."""
+    return _written(key, "payload key") if isinstance(key, _AS_TEXT) else key
+
+
 def _simple(value: Any, limit: int) -> str | None:
     """
-    Return the text of a dict of a few short leaves, as most payloads are; None: it needs a walk.
+    Return the text of a simple payload, as most are; None: it needs a walk.
 
     This takes half the time of the walk, which builds a path for every leaf; only a refusal needs
     the paths.
     """
-    if type(value) is not dict or len(value) > _FEW:
+    if not is_simple(value):
         return None
-    for key, leaf in value.items():
-        kind = type(leaf)
-        if kind is str:
-            if len(leaf) > _SHORT:
-                return None
-        elif kind is int:
-            if not -_LARGE < leaf < _LARGE:
-                return None
-        elif kind not in _LEAVES:
-            return None
-        if type(key) is not str or len(key) > _SHORT:
-            return None
     try:
-        text = _encode_flat(value)
+        text = _encode_simple(value)
         size = len(text.encode())
     except ValueError:  # NaN, or a lone surrogate
         return None
     # A NUL is written like this, and so is a text about one: the walk tells them apart.
     return None if "\\u0000" in text or size > limit else text
+
+
+def is_simple(value: Any) -> bool:
+    """Return whether a value is a dict of few short leaves, all of exactly the types of JSON."""
+    return type(value) is dict and _room_after(value, _FEW, _LEVELS) >= 0
+
+
+def _room_after(node: Any, room: int, levels: int) -> int:
+    """Return how many values there may be beside those of a container; -1: it is not simple."""
+    room -= len(node)
+    if room < 0 or levels == 0:
+        return -1
+    children = node
+    if type(node) is dict:
+        children = node.values()
+        for key in node:
+            if type(key) is not str or len(key) > _SHORT:
+                return -1
+    for child in children:
+        kind = type(child)
+        if kind is str:
+            if len(child) > _SHORT:
+                return -1
+        elif kind is int:
+            if not -_LARGE < child < _LARGE:
+                return -1
+        elif kind is dict or kind is list:
+            room = _room_after(child, room, levels - 1)
+            if room < 0:
+                return -1
+        elif kind not in _LEAVES:
+            return -1
+    return room
 
 
 def decode(text: str | None) -> Any:

@@ -16,6 +16,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import django
 import environ
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -49,6 +50,9 @@ INSTALLED_APPS = [
     "deadletter",
     "project",
 ]
+if django.VERSION < (6, 0):
+    # Django Tasks came with Django 6; before, this package brings them.
+    INSTALLED_APPS.append("django_tasks")
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -132,6 +136,9 @@ LOGGING = {
         "django.request": {"handlers": ["lines"], "level": "ERROR", "propagate": False},
     },
 }
+
+# Tasks (project/tasks.py) are messages: same queues, same worker, same pages.
+TASKS = {"default": {"BACKEND": "deadletter.tasks.DeadletterBackend", "QUEUES": []}}
 
 # Delays are short, so that visitors of the demonstration see retries and poison within a minute.
 # The defaults of the app (30 s doubling to an hour) are meant for production.

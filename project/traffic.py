@@ -8,9 +8,12 @@ from collections.abc import Callable
 
 from deadletter import Outgoing, send, send_many, start
 
+from . import tasks
+
 NAMES = ["Ada", "Barbara", "Edsger", "Frances", "Grace", "Katherine", "Tony"]
 #: How the payment provider reacts to each order; the last ones wait for approval (orders.py).
 CARDS = ["garbled", "good", "flaky", "good", "expired", "flaky", "good", "good"]
+REPORTS = ["sales", "stock", "returns"]
 STEPS = ["reserve", "pack", "label", "hand over"]
 
 
@@ -23,6 +26,10 @@ def send_opening() -> None:
     send("demo.always_fails", {"report": "monthly"}, queue="mail")
     send("demo.refuse", {"customer": 404})
     send("demo.always_fails", {"invoice": 7}, queue="payments")
+    tasks.welcome.enqueue(user_id=7, name="Ada")
+    tasks.build_report.enqueue("sales", pages=40)
+    tasks.charge.enqueue(order=1004, card_number="4111 1111 1111 1111")
+    tasks.welcome.using(delay="1h").enqueue(user_id=8)
     send("demo.nobody_handles_this", {"sent_by": "an older release"})
     for seconds in (15, 30, 45):
         send("demo.greet", {"name": f"you, {seconds} seconds later"}, delay=seconds)
@@ -58,6 +65,8 @@ def send_something() -> None:
         lambda: send("demo.flaky", {"to": "customer"}, queue="mail"),
         lambda: send_order(f"order-{random.randint(2000, 9999)}"),  # noqa: S311
         lambda: send("demo.always_fails", {"report": "daily"}, queue="mail"),
+        lambda: tasks.welcome.enqueue(user_id=random.randint(1, 999), name=random.choice(NAMES)),  # noqa: S311
+        lambda: tasks.build_report.enqueue(random.choice(REPORTS), pages=random.randint(5, 60)),  # noqa: S311
         lambda: start_order(new_order(), card=random.choice(CARDS)),  # noqa: S311
     ]
-    random.choices(kinds, weights=[12, 4, 3, 1, 4])[0]()  # noqa: S311
+    random.choices(kinds, weights=[12, 4, 3, 1, 6, 2, 4])[0]()  # noqa: S311

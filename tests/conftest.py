@@ -12,13 +12,17 @@ from django.db import connection
 from django.db.models.expressions import Col
 from django.db.models.sql.compiler import PositionRef
 
-pytest_plugins = ["tests.fixtures"]
+pytest_plugins = ["tests.fixtures", "tests.brokers"]
 
 VENDORS = {"postgresql_only": "postgresql", "sqlite_only": "sqlite"}
+NOT_ASKED_FOR = 'installs Wagtail: `make test-more ARGS="wagtail"` or `pytest -m wagtail` runs it'
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_wagtail_asked_for = "wagtail" in config.getoption("-m")
     for item in items:
+        if item.get_closest_marker("wagtail") and not is_wagtail_asked_for:
+            item.add_marker(pytest.mark.skip(reason=NOT_ASKED_FOR))
         for name, vendor in VENDORS.items():
             marker = item.get_closest_marker(name)
             if marker is not None and connection.vendor != vendor:

@@ -2,7 +2,8 @@
 Run what `make test` leaves out: `python -m tests.more [parts] [-- arguments of pytest]`.
 
 A part is a piece of the suite, a few minutes long: the tests near the database on another version
-of PostgreSQL, or those near Django on one pair of Python and Django. Without names, all parts run.
+of PostgreSQL, or those near Django on one pair of Python and Django. The part `conformance` is that
+of `make conformance`, the part `wagtail` a site on both databases. Without names, all parts run.
 
     --list      name the parts and say which can run here
     --rotate    add one part: of those that the last change touches, or of all; by day of the year
@@ -47,6 +48,7 @@ NEAR_DJANGO = ("tests/admin", "tests/alerts", "tests/cli", "tests/models", "test
 DATABASE_FILES = tuple(
     f"deadletter/{name}/" for name in ("sql", "lifecycle", "migrations", "models", "instances")
 )
+WAGTAIL_FILES = ("deadletter/tasks/", "docs/wagtail.md", "tests/wagtail/")
 DJANGO_FILES = ("deadletter/admin/", "deadletter/alerts/", "deadletter/templates/", "requirements")
 
 
@@ -59,9 +61,15 @@ class Part:
     touched_by: tuple[str, ...]
     server: str = ""
     python: str = ""
+    #: Run instead of pytest on the files; takes no arguments of pytest.
+    module: str = ""
+    #: Choose the tests of a marker that are skipped unless they are asked for; both databases.
+    marker: str = ""
 
     @property
     def is_available(self) -> bool:
+        if self.marker:
+            return True
         return _has_python(self.python) if self.python else is_available(self.server)
 
     @property
@@ -69,9 +77,14 @@ class Part:
         return f"Python {self.python}" if self.python else f"PostgreSQL {self.server}"
 
     def run(self, arguments: list[str]) -> int:
+        if self.module:
+            return _call([sys.executable, "-m", self.module])
         files = [str(path.relative_to(ROOT)) for f in self.files for path in sorted(ROOT.glob(f))]
         if self.python:
             return _call([".ci/matrix", *files, *arguments], MATRIX=self.python)
+        if self.marker:
+            chosen = ["-m", self.marker, *files, *arguments]
+            return _call([sys.executable, "-m", "tests.both_databases", *chosen])
         with private_postgres(self.server) as url:
             return _call([sys.executable, "-m", "pytest", *files, *arguments], DATABASE_URL=url)
 
@@ -87,7 +100,11 @@ def parts() -> dict[str, Part]:
         Part(f"python-{version}-django", NEAR_DJANGO, DJANGO_FILES, python=version)
         for version in PAIRS
     ]
-    return {part.name: part for part in (*servers, *pairs)}
+    others = Part(
+        "conformance", (), ("deadletter/tasks/",), python=PAIRS[-1], module="tests.conformance"
+    )
+    wagtail = Part("wagtail", ("tests/wagtail",), WAGTAIL_FILES, marker="wagtail")
+    return {part.name: part for part in (*servers, *pairs, others, wagtail)}
 
 
 def part_of_the_day(day: int, changed: list[str]) -> Part:

@@ -24,9 +24,21 @@ ROOT = Path(__file__).parents[1]
 def measured(tmp_path_factory):
     """Measure deadletter and the raw limit on a private server, with a handful of messages."""
     folder = tmp_path_factory.mktemp("bench")
+    measure(folder, "--only", "raw,deadletter", "--scenario", "drain-1,streams")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured_tasks(tmp_path_factory):
+    """Measure deadletter's tasks beside its messages, with a handful of each."""
+    folder = tmp_path_factory.mktemp("bench-tasks")
+    measure(folder, "--tasks", "--only", "deadletter,deadletter-tasks,deadletter-results")
+    return folder
+
+
+def measure(folder: Path, *options: str) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
     command = [sys.executable, "-m", "benchmarks", "--tiny", "--no-plots", "--output", str(folder)]
-    options = ["--only", "raw,deadletter", "--scenario", "drain-1,streams"]
     done = subprocess.run(
         [*command, *options],
         cwd=ROOT,
@@ -36,7 +48,6 @@ def measured(tmp_path_factory):
         timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 @pytest.mark.postgresql_only(reason="starts its own server: once is enough")
@@ -69,6 +80,45 @@ def test_the_report_names_what_was_measured(measured):
     assert "Not a full run" in report
 
 
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_tasks_are_measured_beside_messages(measured_tasks):
+    stored = json.loads((measured_tasks / "results.json").read_text())
+
+    assert stored["skipped"] == {}
+    assert {(row["measurement"], row["system"]) for row in stored["measured"]} == {
+        ("send-one", "deadletter"),
+        ("send-one", "deadletter-tasks"),
+        ("send-many", "deadletter"),
+        ("send-many", "deadletter-tasks"),
+        ("drain-1", "deadletter"),
+        ("drain-1", "deadletter-tasks"),
+        ("drain-1", "deadletter-results"),
+        ("get-result", "deadletter-results"),
+        ("tasks", "deadletter-tasks"),
+        ("tasks", "deadletter-results"),
+        ("results", "deadletter-tasks"),
+        ("results", "deadletter-results"),
+    }
+    assert all(row["figures"]["rate"] > 0 for row in stored["measured"])
+
+
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_every_task_of_a_drain_is_handled_once(measured_tasks):
+    results = Results.read(measured_tasks / "results.json")
+
+    assert results.each("results", "deadletter-tasks", "handled") == {1: 200}
+    assert results.each("results", "deadletter-results", "handled") == {1: 200}
+
+
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_the_report_compares_tasks_with_messages(measured_tasks):
+    report = (measured_tasks / "results.md").read_text()
+
+    assert "## Django's tasks" in report
+    assert "| drain of tasks without results, against messages | 0.9 |" in report
+    assert "| deadletter's tasks with results | 500 results |" in report
+
+
 def test_a_ratio_compares_what_was_measured_in_the_same_round(tmp_path):
     results = Results(tmp_path / "results.json")
     for number, ours, limit in ((1, 50.0, 100.0), (2, 15.0, 20.0), (3, 90.0, 100.0)):
@@ -80,6 +130,22 @@ def test_a_ratio_compares_what_was_measured_in_the_same_round(tmp_path):
 
     assert ratio == Spread(0.75, 0.5, 0.9, 3)
     assert requirements(results)[0].is_met
+
+
+def test_tasks_are_compared_with_messages_of_the_same_round(tmp_path):
+    results = Results(tmp_path / "results.json")
+    for number, messages, tasks, kept in ((1, 100.0, 95.0, 60.0), (2, 200.0, 170.0, 80.0)):
+        results.figures[(number, "drain-1", "deadletter")] = {"rate": messages}
+        results.figures[(number, "drain-1", "deadletter-tasks")] = {"rate": tasks}
+        results.figures[(number, "drain-1", "deadletter-results")] = {"rate": kept}
+
+    found = {one.title: one for one in requirements(results) if one.reached}
+
+    without = found["drain of tasks without results, against messages"]
+    with_results = found["drain of tasks with results, against messages"]
+    assert without.reached == Spread(pytest.approx(0.9), 0.85, 0.95, 2)
+    assert with_results.reached == Spread(0.5, 0.4, 0.6, 2)
+    assert len(found) == 2
 
 
 def test_what_was_not_measured_is_neither_reached_nor_missed(tmp_path):

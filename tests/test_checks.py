@@ -12,8 +12,15 @@ from django.core import checks
 from django.db import connections
 
 from deadletter import FailureReason
-from deadletter.checks import check_databases, check_handlers, check_options, check_settings
+from deadletter.checks import (
+    check_databases,
+    check_handlers,
+    check_options,
+    check_settings,
+    look_up_handlers,
+)
 from deadletter.conf import get_settings
+from deadletter.worker.registry import registry
 from tests.patience import PATIENCE
 
 
@@ -158,7 +165,7 @@ def test_sqlite_without_begin_immediate_is_a_warning(monkeypatch, options):
 @pytest.mark.parametrize("mode", ["IMMEDIATE", "immediate", "EXCLUSIVE"])
 def test_sqlite_with_begin_immediate_passes_before_the_first_connection(monkeypatch, mode):
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {"transaction_mode": mode})
-    monkeypatch.setattr(connections["default"], "transaction_mode", None)
+    monkeypatch.setattr(connections["default"], "transaction_mode", None, raising=False)
 
     assert check_options(None) == []
 
@@ -318,3 +325,57 @@ def test_handlers_that_cannot_be_imported_are_a_warning(manage, app_with_handler
 
 def test_the_handlers_of_the_tests_pass():
     assert check_handlers(None) == []
+
+
+@pytest.mark.process
+def test_a_payload_class_that_cannot_be_resolved_is_an_error_that_names_it(
+    manage, app_with_handlers
+):
+    source = (
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from deadletter import handler\n"
+        "@dataclass\nclass Order:\n    address: Address\n"
+        "@handler('orders.ship', payload=Order)\ndef ship(message): pass\n"
+    )
+    apps = (app_with_handlers("shop", source),)
+
+    done = manage("check", apps=apps)
+
+    assert done.returncode == 1
+    assert "(deadletter.E013) handler orders.ship: payload: Order: name 'Address'" in done.stderr
+
+
+@pytest.fixture
+def looked_up():
+    look_up_handlers.cache_clear()
+    yield
+    look_up_handlers.cache_clear()
+
+
+def test_handlers_are_looked_up_once_and_a_module_that_fails_is_logged(
+    looked_up, monkeypatch, caplog
+):
+    calls = []
+
+    def modules_that_fail():
+        calls.append(1)
+        yield "shop.handlers", ImportError("no module carriers")
+
+    monkeypatch.setattr("deadletter.checks._modules_that_fail", modules_that_fail)
+
+    look_up_handlers()
+    look_up_handlers()
+
+    assert calls == [1]
+    (told,) = [r for r in caplog.records if getattr(r, "event", "") == "handlers_unreadable"]
+    assert told.getMessage() == (
+        "handlers cannot be imported, so their payloads are not checked: "
+        "shop.handlers: ImportError: no module carriers"
+    )
+
+
+def test_looking_handlers_up_imports_them(looked_up):
+    look_up_handlers()
+
+    assert "demo.greet" in registry.names()

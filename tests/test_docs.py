@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,14 +17,20 @@ from deadletter import FailureReason, Status, conf, sql, testing
 from deadletter.models import (
     AuditEntry,
     Count,
+    InboxMessage,
     Instance,
     InstanceEvent,
     Message,
     OnPoison,
+    OutboxLane,
+    OutboxMessage,
+    OutboxRelay,
     PoisonRecord,
     Queue,
+    Result,
     StreamPolicy,
 )
+from deadletter.tasks import frameworks, lookup
 from deadletter.worker.registry import discover, registry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +39,17 @@ PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Words in capitals that are nobody's constant but ours to mention.
 OTHER_CAPITALS = {"DEADLETTER", "DATABASE_URL", "INSTALLED_APPS", "LOGGING", "DATABASES", "NOTIFY"}
-OTHER_CAPITALS |= {"TIME_ZONE", "DEBUG"}
+OTHER_CAPITALS |= {"TIME_ZONE", "DEBUG", "ATOMIC_REQUESTS", "MEDIA_ROOT"}
+OTHER_CAPITALS |= {"WAGTAILIMAGES_FEATURE_DETECTION_ENABLED"}
+#: Of Django Tasks and of other backends.
+OTHER_CAPITALS |= {
+    "TASKS",
+    "OPTIONS",
+    "TASK_MODULES",
+    "TASK_OPTIONS",
+    "DATABASE",
+    "ENQUEUE_ON_COMMIT",
+}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -79,6 +97,7 @@ def quick_start(db: None) -> Any:
         assert file, f"a sample does not say which file it belongs to:\n{block}"
         samples[file[1]] = samples.get(file[1], "") + block
     space: dict[str, Any] = {"__name__": "shop.samples"}
+    run_task_samples(samples, space)
     for file in ("shop/handlers.py", "shop/orders.py", "shop/tests.py"):
         exec(compile(samples.pop(file), file, "exec"), space)
     settings: dict[str, Any] = {}
@@ -88,6 +107,30 @@ def quick_start(db: None) -> Any:
     yield space
     for name in set(registry.names()) - before:
         registry.remove(name)
+
+
+def run_task_samples(samples: dict[str, str], space: dict[str, Any]) -> None:
+    """Run the samples with tasks; the module `shop.tasks` exists while they are imported."""
+    module = ModuleType("shop.tasks")
+    name = frameworks.primary().name
+    source = samples.pop("shop/tasks.py").replace("from django.tasks", f"from {name}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "shop", ModuleType("shop"))
+        patch.setitem(sys.modules, "shop.tasks", module)
+        exec(compile(source, "shop/tasks.py", "exec"), vars(module))
+        exec(compile(samples.pop("shop/people.py"), "shop/people.py", "exec"), space)
+
+
+def test_the_task_of_the_quick_start_is_enqueued_and_run(quick_start, clock, monkeypatch) -> None:
+    Queue.objects.create(name="mail")
+    result = quick_start["register"]("Ada")
+    monkeypatch.setattr(lookup, "find", lambda path: quick_start["greet"])
+
+    assert testing.drain().completed == 1
+
+    result.refresh()
+    assert result.return_value == "Hello, Ada"
+    assert quick_start["settings"]["TASKS"]["default"]["BACKEND"] == lookup.BACKEND
 
 
 def test_the_settings_of_the_quick_start_are_valid(quick_start, settings) -> None:
@@ -278,7 +321,8 @@ def test_every_statement_named_in_the_architecture_exists() -> None:
 def test_every_index_is_described_in_the_architecture() -> None:
     page = ROOT / "docs" / "architecture.md"
     listed = {name for row in table(page, "index") for name in names(row[0])}
-    models = (Message, PoisonRecord, Count, Instance, InstanceEvent, AuditEntry)
+    outbox = (OutboxMessage, OutboxLane, OutboxRelay, InboxMessage)
+    models = (Message, PoisonRecord, Result, Count, Instance, InstanceEvent, AuditEntry, *outbox)
     real = {index.name for model in models for index in model._meta.indexes}
     unique = {c.name for m in models for c in m._meta.constraints if hasattr(c, "fields")}
 

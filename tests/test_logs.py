@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils.log import RequireDebugFalse, RequireDebugTrue
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -338,3 +339,85 @@ def test_the_log_of_a_life_has_nothing_of_the_payload(log, handles, clock, polic
         "message_unregistered",
     }
     assert "secret" not in text
+
+
+@pytest.fixture
+def other() -> Iterator[logging.Logger]:
+    """A logger of another package, below one that does not propagate."""
+    parent, logger = logging.getLogger("other"), logging.getLogger("other.package")
+    parent.propagate = False
+    logger.setLevel(logging.INFO)
+    yield logger
+    for used in (parent, logger):
+        used.handlers.clear()
+        used.propagate = True
+        used.setLevel(logging.NOTSET)
+
+
+def set_handlers(logger: logging.Logger | None, *handlers: logging.Handler) -> None:
+    """Replace those of the test run, too: pytest adds its own where a logger does not propagate."""
+    assert logger is not None
+    logger.handlers[:] = handlers
+
+
+@pytest.mark.parametrize(
+    ("filters", "debug", "expected"),
+    [
+        ([], False, True),
+        ([RequireDebugTrue()], True, True),
+        ([RequireDebugTrue()], False, False),
+        ([RequireDebugFalse()], True, False),
+        ([logging.Filter("somebody.else")], False, True),
+    ],
+)
+def test_another_logger_writes_what_a_handler_of_its_parent_writes(
+    other, settings, filters, debug: bool, expected: bool
+) -> None:
+    settings.DEBUG = debug
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setLevel(logging.INFO)
+    handler.filters = filters
+    set_handlers(other.parent, handler)
+
+    found = [logs.writes(other.name, level) for level in (logging.DEBUG, logging.INFO)]
+
+    assert found == [False, expected]
+
+
+def test_another_logger_does_not_write_below_the_level_of_its_handlers(other) -> None:
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setLevel(logging.ERROR)
+    set_handlers(other, handler, logging.NullHandler())
+    set_handlers(other.parent)
+
+    found = [logs.writes(other.name, level) for level in (logging.INFO, logging.ERROR)]
+
+    assert found == [False, True]
+
+
+def test_another_logger_without_handlers_writes_warnings_as_python_does(other) -> None:
+    set_handlers(other.parent)
+
+    found = [logs.writes(other.name, level) for level in (logging.INFO, logging.WARNING)]
+
+    assert found == [False, True]
+
+
+def test_a_handler_above_a_logger_that_does_not_propagate_writes_nothing_of_it(other) -> None:
+    set_handlers(other.parent, logging.StreamHandler(io.StringIO()))
+    set_handlers(other)
+    other.propagate = False
+
+    found = [logs.writes(other.name, level) for level in (logging.INFO, logging.WARNING)]
+
+    assert found == [False, True]
+
+
+def test_another_logger_writes_where_all_lines_go_elsewhere_first(other, monkeypatch) -> None:
+    """Sentry replaces this method, and keeps the lines as what happened before an error."""
+    set_handlers(other.parent)
+    monkeypatch.setattr(logging.Logger, "callHandlers", lambda logger, record: None)
+
+    found = [logs.writes(other.name, level) for level in (logging.DEBUG, logging.INFO)]
+
+    assert found == [False, True]

@@ -42,6 +42,19 @@ def test_a_change_near_django_is_tried_on_another_pair(monkeypatch):
     assert {part.python for part in chosen} == set(more.PAIRS)
 
 
+def test_a_change_of_the_tasks_is_tried_on_the_tests_of_others(monkeypatch):
+    called = []
+    monkeypatch.setattr(more, "_has_python", lambda version: True)
+    monkeypatch.setattr(more, "_call", lambda command: called.append(command[1:]) or 0)
+
+    for day in (0, 1):
+        code = more.part_of_the_day(day, ["deadletter/tasks/backend.py"]).run(["-k", "name"])
+        assert code == 0
+
+    site = ["-m", "tests.both_databases", "-m", "wagtail", "tests/wagtail", "-k", "name"]
+    assert called == [["-m", "tests.conformance"], site]
+
+
 def test_the_pairs_are_those_of_the_matrix():
     matrix = (ROOT / ".ci/matrix").read_text()
 

@@ -96,6 +96,7 @@ def test_the_token_shows_why(client: Client, token, clock) -> None:
         ],
         "workers": [],
         "queues": [{"name": "default", "waited": 7.0, "workers": 0}],
+        "brokers": [],
         "poison": 0,
         "reachable": True,
     }

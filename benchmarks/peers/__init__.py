@@ -11,6 +11,8 @@ SYSTEMS = {
     "raw": "raw:Raw",
     "raw-two-commits": "raw:TwoCommits",
     "deadletter": "deadletter:Deadletter",
+    "deadletter-tasks": "django_tasks:DeadletterTasks",
+    "deadletter-results": "django_tasks:DeadletterResults",
     "django-create": "deadletter:DjangoCreate",
     "pgqueuer": "pgqueuer:Pgqueuer",
     "graphile-worker": "graphile:Graphile",

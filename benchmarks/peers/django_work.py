@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import work
 
 try:
@@ -11,10 +13,10 @@ except ImportError:  # Django 5.2
 
 
 @task()
-def nothing(n: int, filling: str) -> None:
+def nothing(payload: dict[str, Any]) -> None:
     work.nothing()
 
 
 @task()
-def pickup(sent: int, filling: str) -> None:
-    work.pickup(sent)
+def pickup(payload: dict[str, Any]) -> None:
+    work.pickup(payload["sent"])

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from .alerts import AlertAdmin
 from .audits import AuditEntryAdmin
+from .brokers import BrokerStatusAdmin
 from .counters import CountAdmin
 from .instances.admin import InstanceAdmin
 from .messages.admin import MessageAdmin
 from .poison.admin import PoisonRecordAdmin
 from .queues import QueueAdmin
+from .results import ResultAdmin
 from .workers import BreakerAdmin, WorkerProcessAdmin
 
 __all__ = [
     "AlertAdmin",
     "AuditEntryAdmin",
     "BreakerAdmin",
+    "BrokerStatusAdmin",
     "CountAdmin",
     "InstanceAdmin",
     "MessageAdmin",
     "PoisonRecordAdmin",
     "QueueAdmin",
+    "ResultAdmin",
     "WorkerProcessAdmin",
 ]

@@ -17,7 +17,7 @@ from django.db import models
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from ..models import Damaged
+from ..models import Damaged, Result
 from .error_text import hidden_text
 from .render import ShownValue, read_json, reason_name, show_original
 
@@ -32,7 +32,8 @@ _CHAINED = (
 #: Paths of libraries. The traceback may come from another machine, so no prefix is known.
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|[/\\]lib[/\\]python3|^<frozen |[/\\]deadletter[/\\]"
-    r"(worker[/\\]|lifecycle[/\\]|operations[/\\]|(forks|copies)\.py$)|\\Lib\\"
+    r"(worker[/\\]|lifecycle[/\\]|operations[/\\]|tasks[/\\]execution\.py$|(forks|copies)\.py$)"
+    r"|\\Lib\\"
 )
 
 
@@ -112,8 +113,9 @@ def timeline(record: Any, *, payloads: bool) -> Timeline:
         lives[-1].append(attempt)
         last_number = 0 if edited else number or last_number
         before = attempt.at
-    # Poisoned by hand right after a retry: it was not tried in its last life.
-    alive = bool(lives) and (record.attempts > 0)
+    # Poisoned by hand right after a retry: it was not tried in its last life. A result does not say
+    # how many attempts it had since the last retry.
+    alive = bool(lives) and (isinstance(record, Result) or record.attempts > 0)
     shown = [
         Life(current=alive and n == len(lives) - 1, attempts=attempts[::-1])
         for n, attempts in enumerate(lives)
@@ -126,6 +128,8 @@ def _entries(record: models.Model) -> tuple[list[dict[str, Any]], str]:
     value = stored.value
     if isinstance(value, Damaged) or stored.problem:
         return [], stored.problem
+    if value is None and isinstance(record, Result):
+        return [], ""
     if not isinstance(value, list):
         return [], gettext("The history is damaged: it is not a list of attempts.")
     # The history keeps 25 entries; a damaged row may have any number, so 200 are read.
@@ -159,14 +163,20 @@ def _duration(entry: dict[str, Any]) -> str:
     for key in ("duration", "seconds"):
         value = entry.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
-            # Stored to the millisecond: a handler that raised at once took 0.
-            return _span(float(value)) if value else gettext("under 0.001 s")
+            return show_duration(float(value))
     return ""
+
+
+def show_duration(seconds: float) -> str:
+    """Return how long an attempt took: 0.35 s, 12 min."""
+    # Stored to the millisecond: a handler that raised at once took 0.
+    return gettext("under 1 ms") if seconds < 0.001 else _span(seconds)
 
 
 def _span(seconds: float) -> str:
     if seconds < 100:
-        return gettext("%(n)s s") % {"n": f"{seconds:.2g}"}
+        # 99.7 with two digits would be "1e+02".
+        return gettext("%(n)s s") % {"n": f"{seconds:.{2 if seconds < 10 else 3}g}"}
     if seconds < 100 * 60:
         return gettext("%(n)s min") % {"n": f"{seconds / 60:.0f}"}
     if seconds < 100 * 3600:

@@ -1,5 +1,5 @@
 """
-Stored values on a page: text, JSON, reasons, stages and times.
+Stored values on a page: text, JSON, reasons, stages, progress and times.
 
 A stored value is read as text and decoded here, so that a damaged one cannot break the page. It is
 redacted and indented for people, and escaped by the template.
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, models
 from django.db.models.functions import Cast
 from django.template.loader import render_to_string
 from django.utils.dateparse import parse_datetime
+from django.utils.formats import number_format
 from django.utils.translation import gettext
 
 from ..exceptions import Undecodable
@@ -24,6 +26,7 @@ from ..operations import diff
 from ..operations.hidden_values import HiddenValueMoved, has_marker, restore, same
 from ..operations.redaction import HIDDEN, redact
 from ..payload import SIZE_LIMIT, decode
+from ..progress import read_progress, readable
 from ..status import FailureReason, Status
 from ..text import page_text, storable_text
 
@@ -92,6 +95,39 @@ def show_json(stored: Stored) -> ShownValue:
     text = stored.text() if stored.value is not None else ""
     data = text.encode("utf-8", "replace")
     return ShownValue(text=page_text(text), problem=stored.problem, cut=len(data) > JSON_LIMIT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownProgress:
+    """The last report of a handler as a page shows it."""
+
+    text: str
+    #: None without a total.
+    percent: int | None
+    note: str
+    at: datetime | None
+
+
+def show_progress(row: models.Model, *, texts: bool) -> ShownProgress | None:
+    """Show what a handler reported last, if it did; the note, which is its text, with `texts`."""
+    found = read_progress(read_json(row, "progress").value)
+    if found is None:
+        return None
+    numbers = {"done": _number(found.done), "percent": found.percent}
+    if found.total is None:
+        text = gettext("%(done)s done") % numbers
+    else:
+        numbers["total"] = _number(found.total)
+        text = gettext("%(done)s of %(total)s (%(percent)s %%)") % numbers
+    note = found.note if texts else ""
+    return ShownProgress(text=text, percent=found.percent, note=note, at=found.at)
+
+
+def _number(value: float) -> str:
+    shown = readable(value)
+    if isinstance(shown, str):
+        return shown
+    return number_format(shown, use_l10n=True, force_grouping=True)
 
 
 def show_original(text: Any) -> ShownValue:

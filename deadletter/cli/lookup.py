@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..models import Message, PoisonRecord
-from ..operations import find_moved, get_message, trail, whereabouts
+from ..operations import find_moved, get_message, get_result, trail, whereabouts
 from ..operations.acts import pieces
 from .args import alias
 
@@ -59,6 +59,10 @@ def why_no_message(id: int, options: dict[str, Any]) -> str:
     if moved is not None:
         return f"{id}: died, and is {where_now(moved)}"
     acts = trail(id, using=alias(options))
+    result = get_result(id, using=alias(options))
+    if result is not None:
+        at = f"{result.finished_at:%Y-%m-%d %H:%M:%S %Z}"
+        return f"{id}: has ended at {at}: {result.outcome} (see results {id})"
     if not acts:
         return f"{id}: is in no queue: completed, removed, or never sent"
     last = acts[0]
@@ -66,3 +70,11 @@ def why_no_message(id: int, options: dict[str, Any]) -> str:
     why = f": {last.entry.why}" if last.entry.why else ""
     at = f"{last.entry.at:%Y-%m-%d %H:%M:%S %Z}"
     return f"{id}: {ended}; the last act was {last.entry.act} by {last.entry.by or '?'}, {at}{why}"
+
+
+def why_no_result(id: int, options: dict[str, Any]) -> str:
+    """Return the most likely reason why a message has no result."""
+    place = whereabouts(id, using=alias(options))
+    if place is None:
+        return why_no_message(id, options)
+    return f"{id}: has no result yet: it is {place[0]} (see show --message {id})"

@@ -45,18 +45,18 @@ def add_messages(parser: argparse.ArgumentParser) -> None:
 def run(screen: Screen, options: dict[str, Any]) -> int:
     chosen = select(options)
     plan = ActPlan("remove", "removed", "Remove for good")
-    about = _about(options)
+    given = about(options)
 
     if chosen.wanted is not None:
 
         def matching(wanted: PoisonFilter, progress: ProgressLine) -> Total:
-            return remove_matching(wanted, limit=options["limit"], progress=progress, **about)
+            return remove_matching(wanted, limit=options["limit"], progress=progress, **given)
 
         return on_filter(screen, options, plan, chosen.wanted, matching)
 
     def named(ids: list[int]) -> ActResult:
         verb = remove_messages if chosen.message_ids else remove_poison
-        return verb(ids, **about)
+        return verb(ids, **given)
 
     ids = chosen.message_ids or chosen.poison_ids
     return on_ids(screen, options, plan, ids, named, messages=bool(chosen.message_ids))
@@ -67,17 +67,17 @@ def run_purge(screen: Screen, options: dict[str, Any]) -> int:
         check_source(options["queue"], options)
     wanted = purge_filter(options["older_than"], queue=options["queue"], using=alias(options))
     plan = ActPlan("purge", "removed", "Remove for good")
-    about = _about(options) | {"limit": options["limit"], "act": Act.PURGE}
+    given = about(options) | {"limit": options["limit"], "act": Act.PURGE}
 
     def work(fixed: PoisonFilter, progress: ProgressLine) -> Total:
-        return remove_matching(fixed, progress=progress, **about)
+        return remove_matching(fixed, progress=progress, **given)
 
     return on_filter(screen, options, plan, wanted, work)
 
 
 def run_release(screen: Screen, options: dict[str, Any]) -> int:
     def work(ids: list[int]) -> ActResult:
-        return release(ids, **_about(options))
+        return release(ids, **about(options))
 
     plan = ActPlan("release", "released", "Release")
     return on_ids(screen, options, plan, list(dict.fromkeys(options["ids"])), work, messages=True)
@@ -88,11 +88,12 @@ def run_poison(screen: Screen, options: dict[str, Any]) -> int:
         raise usage("say --why: it is what the next person reads on the record")
 
     def work(ids: list[int]) -> ActResult:
-        return poison(ids, **_about(options))
+        return poison(ids, **about(options))
 
     plan = ActPlan("poison", "poisoned", "Quarantine")
     return on_ids(screen, options, plan, list(dict.fromkeys(options["ids"])), work, messages=True)
 
 
-def _about(options: dict[str, Any]) -> dict[str, Any]:
+def about(options: dict[str, Any]) -> dict[str, Any]:
+    """Return who acts, why, and on which database."""
     return {"by": person(options), "why": options["why"], "using": options["database"]}

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .. import payload_types
+from ..checks import look_up_handlers
 from ..conf import get_settings
 from ..exceptions import PayloadRejected
 from ..lifecycle.values import ActResult
@@ -186,11 +188,17 @@ def _repaired(
 ) -> tuple[Any, list[str] | None]:
     """Return the payload with its hidden values put back, and how it changes."""
     record = _record(options, chosen)
-    if record is None or isinstance(record.payload, Damaged):
-        refuse_markers(given)
-        return given, None if record is None else _difference(record.payload, given)
     accept(given, limit=get_settings().payload_limit)
-    value = restore(given, record.payload)
+    if record is None:
+        refuse_markers(given)
+        return given, None
+    if isinstance(record.payload, Damaged):
+        refuse_markers(given)
+        value = given
+    else:
+        value = restore(given, record.payload)
+    look_up_handlers()
+    payload_types.check(record.kind, record.name, value)
     return value, _difference(record.payload, value)
 
 

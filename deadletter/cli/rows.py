@@ -1,4 +1,4 @@
-"""Records and messages as table rows and as JSON objects, without payloads."""
+"""Records, messages and their acts as table rows and as JSON objects, without payloads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ..models import Message, PoisonRecord
+from ..models import Kind, Message, PoisonRecord, Result, primary_alias
 from ..models.message import ERROR_START
+from ..operations import trail
+from ..operations.task_calls import list_calls
+from ..progress import read_progress, readable
 from ..status import FailureReason
+from ..text import terminal_line
 from .output import Screen
 from .text import ago
 
@@ -41,6 +45,7 @@ MESSAGES = (
 
 
 def poison_table(screen: Screen, records: Sequence[PoisonRecord], now: datetime) -> None:
+    names = calls_of(records)
     screen.table(
         POISON,
         [
@@ -49,7 +54,7 @@ def poison_table(screen: Screen, records: Sequence[PoisonRecord], now: datetime)
                 record.message_id,
                 source(record) or "-",
                 record.queue,
-                record.name,
+                names.get(record.pk, record.name),
                 record.stream or "-",
                 tried(record.attempts, record.max_attempts),
                 record.poison_count,
@@ -96,6 +101,7 @@ def poison_object(record: PoisonRecord) -> dict[str, Any]:
 
 
 def message_table(screen: Screen, messages: Sequence[Message], now: datetime) -> None:
+    names = calls_of(messages)
     screen.table(
         MESSAGES,
         [
@@ -103,7 +109,7 @@ def message_table(screen: Screen, messages: Sequence[Message], now: datetime) ->
                 message.pk,
                 source(message) or "-",
                 message.queue.name,
-                message.name,
+                names.get(message.pk, message.name),
                 message.stream or "-",
                 message.state(now),
                 message.attempts,
@@ -143,6 +149,61 @@ def message_object(message: Message, now: datetime) -> dict[str, Any]:
         "origin": message.origin,
         "created_at": message.created_at,
     }
+
+
+def calls_of(rows: Sequence[PoisonRecord | Message | Result]) -> dict[int, str]:
+    """Return the rows that are tasks as calls, `shop.tasks.welcome(user_id=7)`, by their keys."""
+    tasks = {row.pk: row for row in rows if row.kind == Kind.TASK}
+    if not tasks:
+        return {}
+    first = rows[0]
+    calls = list_calls(type(first), tasks, using=primary_alias(first._state.db))
+    modules = {pk: tasks[pk].name.rpartition(".")[0] for pk in calls}
+    return {pk: f"{modules[pk]}.{call}" if modules[pk] else call for pk, call in calls.items()}
+
+
+def audit_lines(message_id: int, now: datetime, *, using: str) -> list[str]:
+    """Return the acts of people on a message, newest first, under a heading; [] if none."""
+    lines = []
+    for item in trail(message_id, using=using):
+        entry = item.entry
+        outcome = f" → {item.get_outcome_display()}" if item.outcome else ""
+        why = f": {entry.why}" if entry.why else ""
+        text = f"{ago(entry.at, now)} {entry.act} by {entry.by or '?'}{why}{outcome}"
+        lines.append("  " + terminal_line(text, width=400))
+    return ["", "what people did (newest first)", *lines] if lines else []
+
+
+def audit_objects(message_id: int, *, using: str) -> list[dict[str, Any]]:
+    """Return the acts of people on a message, newest first."""
+    return [
+        {
+            "entry": item.entry_id,
+            "at": item.entry.at,
+            "by": item.entry.by,
+            "act": item.entry.act,
+            "why": item.entry.why,
+            "outcome": item.get_outcome_display() if item.outcome else None,
+        }
+        for item in trail(message_id, using=using)
+    ]
+
+
+def show_progress(row: PoisonRecord | Message | Result, now: datetime) -> str:
+    """Return what a handler reported last, or ""."""
+    found = read_progress(row.progress)
+    if found is None:
+        return ""
+    text = f"{_number(found.done)} done"
+    if found.total is not None:
+        text = f"{_number(found.done)} of {_number(found.total)} ({found.percent} %)"
+    when = f"{found.at:%Y-%m-%d %H:%M:%S %Z}, {ago(found.at, now)}" if found.at else ""
+    return ", ".join(part for part in (text, found.note, when) if part)
+
+
+def _number(value: float) -> str:
+    shown = readable(value)
+    return shown if isinstance(shown, str) else f"{shown:,}"
 
 
 def source(row: PoisonRecord | Message) -> str | None:

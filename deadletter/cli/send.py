@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ..checks import look_up_handlers
 from ..exceptions import MessageRejected, UnknownQueue
 from ..lifecycle import send
 from ..models import Message
@@ -43,6 +44,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     payload = _json("--payload", options["payload"])
     headers = _json("--headers", options["headers"])
     before = _holder(options)
+    look_up_handlers()
     try:
         message = send(
             options["name"],

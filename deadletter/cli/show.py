@@ -9,24 +9,35 @@ from typing import Any
 
 from .. import clock
 from ..lifecycle.dead_queues import read_original_death
-from ..models import Damaged, Message, PoisonRecord, is_moved
+from ..models import Damaged, Kind, Message, PoisonRecord, Result, is_moved
 from ..operations import (
     find_moved,
     get_message,
     get_poison,
+    get_result,
     get_stream,
     redact,
     redact_history,
-    trail,
     whereabouts,
 )
+from ..operations.task_calls import show_call
 from ..status import FailureReason, Status
 from ..text import terminal_line, terminal_paragraph
 from .args import add_common, alias, number
 from .lookup import where_now, why_no_message, why_no_poison
 from .output import Screen, usage
-from .rows import message_object, poison_object, reason, source, tried
-from .text import ago
+from .results import result_object, result_page
+from .rows import (
+    audit_lines,
+    audit_objects,
+    message_object,
+    poison_object,
+    reason,
+    show_progress,
+    source,
+    tried,
+)
+from .text import ago, lasted
 
 HELP = "show everything about poison records or, with --message, about messages"
 #: Characters of a payload, and of an error or traceback; --full shows everything.
@@ -45,7 +56,8 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
     if bool(options["ids"]) == bool(options["message"]):
         raise usage("name ids of poison records, or --message ids")
     wanted = [(False, id) for id in options["ids"]] + [(True, id) for id in options["message"]]
-    found, missing = [], []
+    found: list[tuple[int | None, PoisonRecord | Message | Result]] = []
+    missing = []
     for by_message, id in wanted:
         row = _find(id, by_message, options)
         if row is None:
@@ -54,22 +66,41 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
             found.append((id if by_message else None, row))
     now = clock.now(alias(options))
     if screen.as_json:
-        screen.json([_object(row, now, options) for _id, row in found])
+        screen.json([_any_object(row, now, options) for _id, row in found])
     else:
         for id, row in found:
-            screen.lines([*_moved_from(id, row), *_page(row, now, options), ""])
+            screen.lines([*_any_page(id, row, now, options), ""])
     screen.say(*(terminal_line(text) for text in missing))
     return 1 if missing else 0
 
 
-def _find(id: int, by_message: bool, options: dict[str, Any]) -> PoisonRecord | Message | None:
+def _any_object(
+    row: PoisonRecord | Message | Result, now: datetime, options: dict[str, Any]
+) -> dict[str, Any]:
+    if isinstance(row, Result):
+        return result_object(row, options)
+    return _object(row, now, options)
+
+
+def _any_page(
+    id: int | None, row: PoisonRecord | Message | Result, now: datetime, options: dict[str, Any]
+) -> list[str]:
+    if isinstance(row, Result):
+        return result_page(row, now, options)
+    return [*_moved_from(id, row), *_page(row, now, options)]
+
+
+def _find(
+    id: int, by_message: bool, options: dict[str, Any]
+) -> PoisonRecord | Message | Result | None:
     using = alias(options)
     if not by_message:
         return get_poison(id, using=using)
     place = whereabouts(id, using=using)
     if place is not None and place[1]:
         return get_poison(place[1], using=using)
-    return get_message(id, using=using) or find_moved(id, using=using)
+    found = get_message(id, using=using) or find_moved(id, using=using)
+    return found or get_result(id, using=using)
 
 
 def _moved_from(asked: int | None, row: PoisonRecord | Message) -> list[str]:
@@ -124,23 +155,16 @@ def _object(row: PoisonRecord | Message, now: datetime, options: dict[str, Any])
     dead = isinstance(row, PoisonRecord)
     found = poison_object(row) if isinstance(row, PoisonRecord) else message_object(row, now)
     hide = not options["reveal"]
+    is_task = row.kind == Kind.TASK
     return found | {
         "state": "dead" if dead else found["state"],
+        "call": show_call(row.name, row.payload, reveal=not hide) if is_task else None,
         "payload": _value(row.payload, hide),
         "headers": _value(row.headers, hide),
         "death": _death_object(row),
+        "progress": row.progress,
         "history": redact_history(row.history) if hide else row.history,
-        "audit": [
-            {
-                "entry": item.entry_id,
-                "at": item.entry.at,
-                "by": item.entry.by,
-                "act": item.entry.act,
-                "why": item.entry.why,
-                "outcome": item.get_outcome_display() if item.outcome else None,
-            }
-            for item in trail(_message_id(row), using=alias(options))
-        ],
+        "audit": audit_objects(_message_id(row), using=alias(options)),
         "commands": _commands(row, now),
     }
 
@@ -153,12 +177,15 @@ def _page(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) -
         lines = _message_head(row, now, limit)
     lines += _stream(row, now, options)
     hide = not options["reveal"]
+    if row.kind == Kind.TASK:
+        call = show_call(row.name, row.payload, reveal=not hide)
+        lines += ["", "call", f"  {terminal_line(call)}"]
     lines += ["", "payload" + (" (secrets hidden; --reveal shows them)" if hide else "")]
     lines += _pretty(row.payload, hide, 10**9 if options["full"] else _PAYLOAD)
     if row.headers:
         lines += ["headers", *_pretty(row.headers, hide, _PAYLOAD)]
     lines += _attempts(row, hide, options["full"], limit)
-    lines += _audit(row, now, options)
+    lines += audit_lines(_message_id(row), now, using=alias(options))
     return [*lines, "", "to act", *(f"  {line}" for line in _commands(row, now))]
 
 
@@ -181,6 +208,7 @@ def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
                 tried(record.attempts, record.max_attempts) + deaths,
             ),
             ("stages", _stages(record.status)),
+            ("progress", show_progress(record, now)),
             ("sent", f"{record.original_created_at:%Y-%m-%d %H:%M:%S %Z}"),
             ("died", f"{record.poisoned_at:%Y-%m-%d %H:%M:%S %Z}, {ago(record.poisoned_at, now)}"),
             ("moved by", record.poisoned_by),
@@ -208,6 +236,7 @@ def _message_head(message: Message, now: datetime, limit: int) -> list[str]:
             ("attempts", message.attempts),
             ("deaths", message.poison_count or None),
             ("stages", _stages(message.status)),
+            ("progress", show_progress(message, now)),
             ("sent", f"{message.created_at:%Y-%m-%d %H:%M:%S %Z}"),
             ("due", None if message.available_at is None else ago(message.available_at, now)),
             ("worker", message.worker),
@@ -239,11 +268,11 @@ def _attempts(row: PoisonRecord | Message, hide: bool, full: bool, limit: int) -
     lines = ["", f"attempts ({len(entries)} kept, the last one last)"] if entries else []
     for place, entry in enumerate(entries, 1):
         seconds = entry.get("seconds")
-        lasted = f", {seconds:.3g} s" if isinstance(seconds, int | float) else ""
+        took = f", {lasted(seconds)}" if isinstance(seconds, int | float) else ""
         number = f"#{entry['attempt']}" if "attempt" in entry else "edit"
         cause = FailureReason.read(entry.get("reason")).name.lower()
         lines.append(
-            terminal_line(f"  {entry.get('at')} {number} {entry.get('worker') or '-'}{lasted}")
+            terminal_line(f"  {entry.get('at')} {number} {entry.get('worker') or '-'}{took}")
         )
         lines += terminal_paragraph(
             f"{cause}: {entry.get('error') or '-'}", indent="    ", limit=limit
@@ -254,17 +283,6 @@ def _attempts(row: PoisonRecord | Message, hide: bool, full: bool, limit: int) -
             traceback = str(entry["traceback"]).rstrip()
             lines += terminal_paragraph(traceback, indent="    ", limit=max(limit, 16_384))
     return lines
-
-
-def _audit(row: PoisonRecord | Message, now: datetime, options: dict[str, Any]) -> list[str]:
-    lines = []
-    for item in trail(_message_id(row), using=alias(options)):
-        entry = item.entry
-        outcome = f" → {item.get_outcome_display()}" if item.outcome else ""
-        why = f": {entry.why}" if entry.why else ""
-        text = f"{ago(entry.at, now)} {entry.act} by {entry.by or '?'}{why}{outcome}"
-        lines.append("  " + terminal_line(text, width=400))
-    return ["", "what people did (newest first)", *lines] if lines else []
 
 
 def _commands(row: PoisonRecord | Message, now: datetime) -> list[str]:
@@ -284,7 +302,8 @@ def _commands(row: PoisonRecord | Message, now: datetime) -> list[str]:
         found.append(f"{start} release {row.pk}")
     if state != "active":
         found.append(f"{start} poison {row.pk} --why TEXT")
-        found.append(f"{start} remove --message {row.pk}")
+        is_task = row.kind == Kind.TASK
+        found.append(f"{start} {'cancel' if is_task else 'remove --message'} {row.pk}")
     return found or ["nothing can be done while a worker handles it"]
 
 

@@ -41,12 +41,24 @@ def span(duration: timedelta) -> str:
     return f"{seconds:.0f} s"
 
 
+def lasted(seconds: float) -> str:
+    """Say how long an attempt took, without an exponent: under 1 ms, 0.35 s, 45 s, 12 min."""
+    if seconds < 0.001:
+        return "under 1 ms"
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    # A stored number may be larger than a timedelta can be.
+    return span(timedelta(seconds=min(_LONGEST, seconds)))
+
+
 def ago(moment: datetime | None, now: datetime) -> str:
     if moment is None:
         return "-"
     return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
 
 
+#: Seconds: 1,000 years.
+_LONGEST = 1_000 * 365 * 86_400
 _UNITS = {86_400: "d", 3_600: "h", 60: "min"}
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
+from .. import payload_types
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..error_details import ErrorDetails
@@ -114,7 +115,7 @@ class Run:
             CallActivity(
                 activity_id=self._next,
                 name=names.name("name", name),
-                payload=accept(payload, limit=get_settings().payload_limit),
+                payload=self._payload(name, payload),
                 queue=None if queue is None else names.name("queue", queue),
                 delay=as_timedelta(delay, field="delay"),
                 priority=checked_priority(priority),
@@ -174,6 +175,11 @@ class Run:
     @property
     def next_activity_id(self) -> int:
         return self._next
+
+    def _payload(self, name: str, payload: Any) -> str:
+        limit = get_settings().payload_limit
+        typed = payload_types.of_handlers.get(name)
+        return (accept if typed is None else typed.accept)(payload, limit=limit)
 
     def _child_id(self) -> str:
         """Derive an id from the parent's id, or from its digest if that would be too long."""

@@ -8,9 +8,11 @@ This package is the only code that writes rows of messages and poison records. A
 - enqueue, insert, notify: a message is sent
 - levels, claims, candidates, limits, streams: due messages are leased
 - settles, completions, stages, failures, releases, renewals: a worker reports what became of them
+- results: what a finished task leaves behind
 - quarantine, dead_queues: a message that cannot succeed leaves its queue
 - batch, locks: reports and claim of a worker in one transaction, without waiting for locks
 - retries, retry_outcomes, imports, policy_edits: what operators do
+- outbox, lanes, outbox_batches, inboxes: messages for and from other systems
 - sweeps, counters, internal_queue: maintenance
 - instances/: what all this does to instances
 """
@@ -27,7 +29,7 @@ from .internal_queue import PREFIX as INTERNAL_PREFIX
 from .internal_queue import QUEUE as INTERNAL_QUEUE
 from .internal_queue import ensure_internal_queue
 from .levels import oldest_due, oldest_waiting, priorities, read_levels, to_be_served
-from .notify import CHANNEL
+from .notify import CHANNEL, OUTBOX_CHANNEL
 from .quarantine import Poisoning
 from .releases import give_back, refund, release
 from .renewals import renew, renew_unlocked_in
@@ -41,6 +43,7 @@ from .values import (
     Completion,
     Failure,
     Floor,
+    KeptResult,
     Level,
     Levels,
     Outcome,
@@ -58,6 +61,7 @@ __all__ = [
     "CHANNEL",
     "INTERNAL_PREFIX",
     "INTERNAL_QUEUE",
+    "OUTBOX_CHANNEL",
     "Batch",
     "ClaimRequest",
     "Claimed",
@@ -66,6 +70,7 @@ __all__ = [
     "CompletionRefused",
     "Failure",
     "Floor",
+    "KeptResult",
     "LeaseLost",
     "Level",
     "Levels",

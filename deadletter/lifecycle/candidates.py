@@ -367,6 +367,8 @@ class OpenClaim:
             lease,
             self.token,
             None if reason is None else FailureReason.read(reason),
+            self.worker,
+            self.tx.using,
         )
 
 

@@ -16,12 +16,21 @@ from ..exceptions import CompletionRefused, LeaseLost
 from ..models import Message
 from ..sql import Row
 from ..status import Status, check_flags
-from . import stages, streams
+from . import results, stages, streams
 from .counters import times_by_key, writer
 from .releases import release_in
 from .settles import Outcomes, lease_guard, queue_names, settle
 from .transaction import Transaction, in_transaction
-from .values import Completed, Completion, Refused, Release, Released, Staged
+from .values import (
+    Claimed,
+    Completed,
+    Completion,
+    KeptResult,
+    Refused,
+    Release,
+    Released,
+    Staged,
+)
 
 #: One value for all messages: it says nothing about a single one.
 _COMPLETED = Completed()
@@ -60,6 +69,8 @@ def complete_last(
     seconds: float,
     wait: Duration,
     stage: int = 0,
+    result: KeptResult | None = None,
+    message: Claimed | None = None,
     using: str | None = None,
 ) -> None:
     """
@@ -69,7 +80,7 @@ def complete_last(
     is the lease: after that the message no longer belongs to the caller.
     Raises: LeaseLost, LockNotAvailable, CompletionRefused.
     """
-    reports = [Completion(id, stage or Status.PUBLISHED, token, seconds)]
+    reports = [Completion(id, stage or Status.PUBLISHED, token, seconds, message, result)]
     limit = as_timedelta(wait, field="wait").total_seconds()
 
     def work(tx: Transaction) -> Outcomes:
@@ -113,6 +124,7 @@ def complete_stages_in(
     them. A message that is PUBLISHED already is completed as a whole. `keep_rest`: the caller
     releases the rest of the runs.
     """
+    stages.record_last_reports(tx, completions)
     rows = stages.add_flags(tx, completions)
     crash_points.reach("stage.completed")
     outcomes: Outcomes = {row.id: Staged(Status(row.status)) for row in rows}
@@ -147,8 +159,29 @@ def _finish_or_refuse(tx: Transaction, completions: Sequence[Completion]) -> Out
     return outcomes
 
 
-def _finish(tx: Transaction, finished: Sequence[Completion]) -> Iterable[int]:
+def _finish(tx: Transaction, finished: Sequence[Completion]) -> Sequence[int]:
     """Delete, count and announce completed messages; return the ids that were the caller's."""
+    kept = [item for item in finished if item[5] is not None]
+    result_ids: dict[int, int] = {}
+    if not kept:
+        gone = _finish_without_results(tx, finished)
+    else:
+        # Before any row, and all at once: see `process_batch`.
+        streams.lock(tx, [item.id for item in finished if _may_have_stream(item)])
+        others = [item for item in finished if item[5] is None]
+        gone = list(_finish_without_results(tx, others)) if others else []
+        deleted = results.store_results(tx, kept)
+        gone += _finish_deleted(tx, deleted, _seconds(kept))
+        result_ids = {row[0]: results.result_id(row) for row in deleted}
+    results.announce_tasks(tx, finished, gone, result_ids)
+    return gone
+
+
+def _may_have_stream(item: Completion) -> bool:
+    return item.message is None or item.message.stream is not None
+
+
+def _finish_without_results(tx: Transaction, finished: Sequence[Completion]) -> Sequence[int]:
     if tx.is_sqlite or any(item.message is None for item in finished):
         return _finish_unknown(tx, finished)
     # The messages say which of them have streams: no statement has to find out.
@@ -199,7 +232,13 @@ def _finish_streamed(tx: Transaction, finished: Sequence[Completion]) -> Sequenc
     """Finish messages of streams whose locks are held, and wake what waits behind them."""
     seconds = _seconds(finished)
     ids, pairs = lease_guard(finished)
-    deleted = tx.run("complete_streamed", ids=ids, pairs=pairs)
+    return _finish_deleted(tx, tx.run("complete_streamed", ids=ids, pairs=pairs), seconds)
+
+
+def _finish_deleted(
+    tx: Transaction, deleted: Sequence[Row], seconds: Mapping[int, float | None]
+) -> Sequence[int]:
+    """Count and announce deleted messages, and wake what waits behind them in their streams."""
     gone = [row[:4] for row in deleted]
     tx.counts.add_completed(gone, seconds)
     crash_points.reach("complete.unblocking")

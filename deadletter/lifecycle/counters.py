@@ -54,7 +54,7 @@ class CounterKey(NamedTuple):
 def times_by_key(finished: Iterable[Completion]) -> dict[tuple[str, str, str], list[float]]:
     """Return the seconds of completions that have their message, by queue, name and kind."""
     times: dict[tuple[str, str, str], list[float]] = {}
-    for _id, _status, _token, seconds, message in finished:
+    for _id, _status, _token, seconds, message, _result in finished:
         if seconds is not None and message is not None:
             key = (message.queue, message.name, message.kind)
             if key in times:

@@ -10,21 +10,22 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
 
-from .. import clock, crash_points, sql, tracing
+from .. import clock, crash_points, payload_types, sql, tracing
 from ..conf import NAME, get_settings
 from ..durations import EARLIEST, LATEST, Duration, as_timedelta, is_readable
-from ..exceptions import MessageRejected, PayloadRejected, UnknownQueue
+from ..exceptions import MessageRejected, PayloadMismatch, PayloadRejected, UnknownQueue
 from ..models import Kind, Message, Queue, primary_alias
 from ..models.message import FIRST_PRIORITY, LAST_PRIORITY
 from ..payload import accept, as_stored
 from ..text import short_repr
 from .counters import writer
-from .insert import BulkInsert, announce_sent, insert_one
+from .insert import PIECE, BulkInsert, announce_sent, insert_one
 from .notify import notify_after_commit
 from .transaction import UNLIMITED, Transaction, in_transaction
 
 _NOTHING = timedelta(0)
 _MESSAGE = Kind.MESSAGE.value
+TASK = Kind.TASK.value
 
 
 def on_names_sent(names: Iterable[str]) -> None:
@@ -64,13 +65,33 @@ def send(
 
     Promises: part of the caller's transaction; with `key`, an unfinished message of the same queue
     and key is returned instead of a second one, also when two senders race.
+    If the handler of the name has a payload class and is imported in this process, the payload must
+    match it, and may be an instance of it.
     Raises: MessageRejected (PayloadRejected, UnknownQueue) with nothing stored.
     """
-    if (trace := tracing.context()) is not None:
-        headers = tracing.join_headers(headers, trace)
     item = Outgoing(name, payload, stream, delay, at, expires_in, key, priority, headers)
+    return store_message(item, queue=queue, using=using).message
+
+
+class StoredMessage(NamedTuple):
+    """A message that was stored, or the message that holds its key."""
+
+    message: Message
+    is_new: bool
+
+
+def store_message(
+    item: Outgoing, *, queue: str, kind: str = _MESSAGE, using: str | None = None
+) -> StoredMessage:
+    """
+    Store one message of a kind and return its row: `send` for messages and tasks.
+
+    Raises: MessageRejected if the key of a task is held by a message that is no task.
+    """
+    if (trace := tracing.context()) is not None:
+        item = item._replace(headers=tracing.join_headers(item.headers, trace))
     limit = get_settings().payload_limit
-    values = check_message(item, limit) | {"queue": _name("queue", queue)}
+    values = check_message(item, limit, kind=kind) | {"queue": check_name("queue", queue)}
     alias = primary_alias(using)
     connection = connections[alias]
     params = values | {"now": clock.transaction_time(connection), "writer": writer(connection)}
@@ -80,14 +101,16 @@ def send(
             crash_points.reach("send.stored")
             if not item.delay and item.at is None:
                 notify_after_commit(alias)
-            announce_sent(alias, queue, [(rows[0][0], name)])
-            if settings.DEBUG:
-                on_names_sent([name])
-            return _row(item, values, rows[0], alias)
+            announce_sent(alias, queue, [(rows[0][0], item.name)], kind)
+            if settings.DEBUG and kind == _MESSAGE:
+                on_names_sent([item.name])
+            return StoredMessage(_row(item, values, rows[0], alias), True)
         target = _queue(queue, alias)
-        taken = key and Message.objects.using(alias).filter(queue=target, key=key).first()
+        taken = item.key and Message.objects.using(alias).filter(queue=target, key=item.key).first()
         if taken:
-            return taken
+            if kind == TASK:
+                _check_holders([taken])
+            return StoredMessage(taken, False)
         # The holder of the key finished between the two statements: the key is free; try again.
 
 
@@ -100,22 +123,55 @@ def send_many(
     A key that is taken yields the id of the message that holds it. A transaction that the database
     undoes for a transient reason, such as a deadlock, is repeated, unless it is the caller's.
     """
-    _name("queue", queue)
+    return store_messages(messages, queue=queue, using=using).ids
+
+
+class StoredMessages(NamedTuple):
+    """The ids of many messages, in order, and which of them are new: the others hold keys."""
+
+    ids: list[int]
+    new: set[int]
+
+
+def store_messages(
+    messages: Iterable[Outgoing], *, queue: str, kind: str = _MESSAGE, using: str | None = None
+) -> StoredMessages:
+    """
+    Store many messages of a kind: `send_many` for messages and tasks.
+
+    Raises: MessageRejected if the key of a task is held by a message that is no task.
+    """
+    check_name("queue", queue)
     trace = tracing.context()
     limit = get_settings().payload_limit
-    rows = [check_message(message, limit, trace) for message in messages]
+    rows = [check_message(message, limit, trace, kind=kind) for message in messages]
     alias = primary_alias(using)
 
-    def work(tx: Transaction) -> list[int]:
-        ids = BulkInsert(alias, lambda: _queue(queue, alias)).insert(rows)
+    def work(tx: Transaction) -> StoredMessages:
+        insert = BulkInsert(alias, lambda: _queue(queue, alias))
+        ids = insert.insert(rows)
+        if kind == TASK:
+            holders = sorted(set(ids) - insert.inserted)
+            known = Message.objects.using(alias).only("kind", "key")
+            for start in range(0, len(holders), PIECE):
+                _check_holders(known.filter(pk__in=holders[start : start + PIECE]))
         crash_points.reach("send_many.stored")
         if rows:
             notify_after_commit(alias)
-        if settings.DEBUG:
+        if settings.DEBUG and kind == _MESSAGE:
             on_names_sent(row["name"] for row in rows)
-        return ids
+        return StoredMessages(ids, insert.inserted)
 
     return in_transaction(work, using=alias, wait=UNLIMITED)
+
+
+def _check_holders(holders: Iterable[Message]) -> None:
+    """Refuse the key of a task that is held by a message of another kind: it has no result."""
+    for holder in holders:
+        if holder.kind != TASK:
+            raise MessageRejected(
+                "key", f"message {holder.pk}, which is no task, has the key {holder.key!r}"
+            )
 
 
 asend = sync_to_async(send)
@@ -123,7 +179,7 @@ asend_many = sync_to_async(send_many)
 
 
 def check_message(
-    item: Outgoing, limit: int, trace: Mapping[str, str] | None = None
+    item: Outgoing, limit: int, trace: Mapping[str, str] | None = None, *, kind: str = _MESSAGE
 ) -> dict[str, Any]:
     """
     Check a message and return its columns, which both databases can store.
@@ -138,9 +194,12 @@ def check_message(
     if trace is not None:
         headers = tracing.join_headers(headers, trace)
     return {
-        "name": _name("name", name),
-        "kind": _MESSAGE,
-        "payload": accept(payload, limit=limit),
+        "name": check_name("name", name),
+        "kind": kind,
+        # The path of a task may be the name of a handler, whose class says nothing of the task.
+        "payload": accept(payload, limit=limit)
+        if kind != _MESSAGE or (typed := payload_types.of_handlers.get(name)) is None
+        else _typed_payload(typed, payload, limit),
         "headers": None if headers is None else _headers(headers, limit),
         "stream": None if stream is None else check_label("stream", stream),
         "key": None if key is None else check_label("key", key),
@@ -153,7 +212,8 @@ def check_message(
     }
 
 
-def _name(field: str, value: object) -> str:
+def check_name(field: str, value: object) -> str:
+    """Return a name of a queue, message or topic. Raises: MessageRejected."""
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise MessageRejected(
@@ -161,6 +221,17 @@ def _name(field: str, value: object) -> str:
         f"{short_repr(value)} is not a name: 1 to 200 letters, digits and _ . : / @ + -, "
         "starting with a letter, digit or underscore",
     )
+
+
+def _typed_payload(typed: payload_types.PayloadType, payload: Any, limit: int) -> str:
+    """Return the text of a payload whose handler expects a class; the error quotes the value."""
+    try:
+        return typed.accept(payload, limit=limit)
+    except PayloadMismatch as error:
+        rule = get_settings().redact
+        if callable(rule) or any(word.lower() in error.place.lower() for word in rule):
+            raise
+        raise error.with_value() from error.__cause__
 
 
 def check_label(field: str, value: object) -> str:
@@ -236,6 +307,7 @@ def _row(item: Outgoing, values: dict[str, Any], stored: sql.Row, alias: str) ->
         "id": id,
         "queue_id": queue_id,
         "name": item.name,
+        "kind": values["kind"],
         "payload": as_stored(item.payload, values["payload"]),
         "headers": None
         if item.headers is None

@@ -26,7 +26,7 @@ from .counters import CounterKey
 from .quarantine import MessageDeath, death_by_limit, quarantine
 from .releases import release_in
 from .settles import Outcomes, lease_guard, queue_names, settle
-from .stages import check_reports
+from .stages import check_reports, record_last_reports
 from .transaction import Transaction
 from .values import Deferral, Failure, Poisoned, Release, Released, Scheduled
 
@@ -81,6 +81,7 @@ def fail_in(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
         written[row.id] = _as_written(failure, delay) | {"counts": counts}
     if not written:
         return {}
+    record_last_reports(tx, [reports[id] for id in written])
     # Only the rows that were just read: another transaction may have renewed the leases of the rest
     # since.
     guard = lease_guard([reports[id] for id in written])._asdict()

@@ -54,6 +54,11 @@ class ImportedMessage:
     def size(self) -> int:
         return len(self.columns["payload"]) + len(self.columns["history"])
 
+    @property
+    def sent_as(self) -> tuple[str, str]:
+        """Its name and kind."""
+        return self.columns["name"], self.columns["kind"]
+
 
 @dataclass
 class ImportResult:
@@ -82,10 +87,10 @@ def read_exported(row: Any) -> ImportedMessage:
         priority=row.get("priority", 0),
         headers=headers,
     )
-    checked = check_message(item, get_settings().payload_limit)
-    kept = {
-        key: checked[key] for key in ("name", "payload", "headers", "stream", "key", "priority")
-    }
+    kind = row.get("kind", Kind.MESSAGE.value)
+    checked = check_message(item, get_settings().payload_limit, kind=kind)
+    columns = ("name", "kind", "payload", "headers", "stream", "key", "priority")
+    kept = {key: checked[key] for key in columns}
     error = row.get("last_error")
     return ImportedMessage(
         _source_id(row),
@@ -193,16 +198,13 @@ def _count_and_announce(
     tx: Transaction, rows: Sequence[ImportedMessage], stored: Mapping[int, int], queue: str
 ) -> None:
     """Count and announce stored messages as sent: workers and signals see new messages."""
-    new = [
-        (stored[message.source_id], message.columns["name"])
-        for message in rows
-        if message.source_id in stored
-    ]
+    new = [message for message in rows if message.source_id in stored]
     if not new:
         return
-    for name, times in Counter(name for _, name in new).items():
-        tx.counts.add(CounterKey(queue, name, Kind.MESSAGE.value), "sent", times=times)
-    announce_sent(tx.using, queue, new)
+    for (name, kind), times in Counter(message.sent_as for message in new).items():
+        tx.counts.add(CounterKey(queue, name, kind), "sent", times=times)
+        sent = [(stored[item.source_id], name) for item in new if item.sent_as == (name, kind)]
+        announce_sent(tx.using, queue, sent, kind)
     notify_after_commit(tx.using)
 
 
@@ -225,8 +227,12 @@ def _refuse_instances(row: Mapping[str, Any]) -> None:
         raise MessageRejected(
             "kind", f"expected one of {', '.join(Kind.values)}, got {short_repr(kind)}"
         )
+    if kind == Kind.EVENT:
+        raise MessageRejected(
+            "kind", "it is of the outbox, which is not imported: publish it again instead"
+        )
     fields = [name for name in _OF_INSTANCES if row.get(name) is not None]
-    if kind != Kind.MESSAGE.value or fields:
+    if kind not in (Kind.MESSAGE.value, Kind.TASK.value) or fields:
         raise MessageRejected(
             fields[0] if fields else "kind",
             "it belongs to an instance, which is not imported: start the flow again instead",

@@ -91,6 +91,8 @@ class BulkInsert:
         self.queue = find_queue()
         self.now = clock.transaction_time(self.connection)
         self.counts = Counts()
+        #: The ids of the messages that were inserted, without holders of keys.
+        self.inserted: set[int] = set()
 
     def insert(self, rows: Sequence[Columns]) -> list[int]:
         """
@@ -173,11 +175,13 @@ class BulkInsert:
 
     def _sent(self, rows: Iterable[Numbered]) -> None:
         """Count and announce the messages that were inserted."""
-        new = [(id, row["name"]) for id, row in rows]
-        for name, times in Counter(name for _, name in new).items():
-            key = CounterKey(self.queue.name, name, Kind.MESSAGE.value)
-            self.counts.add(key, "sent", times=times)
-        announce_sent(self.alias, self.queue.name, new)
+        new = [(id, row["name"], row["kind"]) for id, row in rows]
+        self.inserted.update(id for id, _, _ in new)
+        for (name, kind), times in Counter((name, kind) for _, name, kind in new).items():
+            self.counts.add(CounterKey(self.queue.name, name, kind), "sent", times=times)
+        for kind in dict.fromkeys(kind for _, _, kind in new):
+            sent = [(id, name) for id, name, its in new if its == kind]
+            announce_sent(self.alias, self.queue.name, sent, kind)
 
 
 class _CopyLines:

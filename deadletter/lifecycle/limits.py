@@ -128,6 +128,9 @@ class Limits:
     def _judge(self, suspect: _Suspect) -> MessageDeath | None:
         # A flow may have the same name as a handler, whose policy is not meant for it.
         is_flow = suspect.kind == Kind.ORCHESTRATION
+        if suspect.kind == Kind.TASK and self.knows is not None:
+            # Looks for the task, whose module may not be imported yet: then its policy is known.
+            self.knows(suspect.kind, suspect.name, None)
         handler = None if is_flow else self.handlers.get(suspect.name)
         reasons = stored_reasons(json.dumps(suspect.reason_policies))
         queue = Policy(max_attempts=suspect.max_attempts, reasons=reasons)
@@ -183,11 +186,13 @@ class Limits:
 
 def _can_handle(handlers: Sequence[Any], suspect: _Suspect, version: str | None) -> bool:
     """Return whether the handlers of a worker's row include the message; see `Registry.known`."""
-    is_flow = suspect.kind == Kind.ORCHESTRATION
-    wanted = [Kind.ORCHESTRATION.value if is_flow else Kind.MESSAGE.value, suspect.name]
+    # Messages and activities share their handlers. A later release may know other kinds.
+    kind = Kind.MESSAGE.value if suspect.kind == Kind.ACTIVITY else suspect.kind
+    wanted = [kind, suspect.name]
     return any(
         isinstance(entry, list)
         and entry[:2] == wanted
+        and entry[2:] != [Kind.TASK.value]
         and (version is None or entry[2:] in ([], [version]))
         for entry in handlers
     )

@@ -12,9 +12,9 @@ from typing import Any
 
 from django.db.models import F
 
-from ..models import Message, State
+from ..models import Kind, Message, ResultOutcome, State, is_moved
 from ..status import FailureReason, Status
-from . import retry_outcomes, streams
+from . import results, retry_outcomes, streams
 from .notify import notify_after_commit
 from .quarantine import MessageDeath, quarantine
 from .refusals import Refusal, RefusalReason
@@ -78,6 +78,9 @@ def discard_in(tx: Transaction, message_ids: Iterable[int]) -> ActResult:
     """Delete messages for good. Active messages and messages of instances are refused."""
 
     def change(tx: Transaction, message: Message, state: str) -> None:
+        if message.kind == Kind.TASK:
+            outcome = ResultOutcome.REMOVED if is_moved(message) else ResultOutcome.CANCELLED
+            results.keep_results_of_messages(tx, [message.pk], outcome=outcome)
         tx.run("delete", ids=[message.pk])
         retry_outcomes.mark_removed(tx, [message.pk])
 

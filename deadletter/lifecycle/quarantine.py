@@ -18,10 +18,10 @@ from ..error_details import HISTORY_LIMIT
 from ..failure_policy import PolicyInForce
 from ..fingerprints import cause_of, fingerprint
 from ..logs import event, flush
-from ..models import OnPoison, StreamPolicy
+from ..models import Kind, OnPoison, ResultOutcome, StreamPolicy
 from ..status import FailureReason
 from ..text import storable_text
-from . import streams
+from . import results, streams
 from .counters import CounterKey
 from .instances import on_death
 from .transaction import Stream, Transaction
@@ -81,6 +81,9 @@ class Poisoning:
     last_error: str | None
     fingerprint: str
     destination: str
+    kind: str = Kind.MESSAGE.value
+    #: The exception of the last attempt, where this process saw it raised.
+    raised: BaseException | None = field(default=None, repr=False, compare=False)
 
 
 def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> dict[int, Poisoning]:
@@ -102,6 +105,8 @@ def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> d
         _log(discarded, "message_discarded", "discarded")
         # Written before the commit: a crash right after it must not lose the only trace.
         flush()
+        ids = [item.id for item in discarded if item.row.kind == Kind.TASK]
+        results.keep_results_of_messages(tx, ids, outcome=ResultOutcome.REMOVED)
     moved = by_destination.pop(OnPoison.DEAD_QUEUE, [])
     if moved:
         tx.run(
@@ -262,6 +267,8 @@ class _Dying:
             last_error=self.error,
             fingerprint=self.group,
             destination=destination,
+            kind=self.row.kind,
+            raised=self.death.raised,
         )
 
 

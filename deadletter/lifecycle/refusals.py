@@ -42,6 +42,11 @@ class RefusalReason(enum.Enum):
         "message %(id)s is dead; a retry of a dead message always resets its attempts"
     )
 
+    DEAD = _("message %(id)s is dead; remove its poison record %(poison_id)s instead")
+    DEAD_IN_DEAD_QUEUE = _(
+        "message %(id)s is dead; remove it from its dead queue, as message %(copy)s, instead"
+    )
+
     # Poison records and messages in dead queues
     QUEUE_MISSING = _("queue %(queue)r does not exist; create it or name another")
     KEY_TAKEN = _(
@@ -61,6 +66,14 @@ class RefusalReason(enum.Enum):
         "dead queue; name the target queue"
     )
     SAME_QUEUE = _("message %(id)s is in queue %(queue)r; name another")
+
+    # Poison records of the outbox
+    EVENT_QUEUE = _("it goes back to the outbox, for topic %(topic)s; name no queue")
+    EVENT_THERE = _("the outbox has a message with its id %(id)s")
+    BROKER_MISSING = _(
+        "there is no broker %(broker)r any more; add it to DEADLETTER['BROKERS'], or remove the "
+        "record"
+    )
 
     # Poison records of instances
     INSTANCE_GONE = _("its instance %(instance)s no longer exists")

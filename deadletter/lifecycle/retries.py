@@ -9,12 +9,14 @@ from datetime import timedelta
 from django.dispatch import Signal
 
 from .. import crash_points, signals, sql
-from ..models import PoisonRecord, Queue
+from ..conf import get_settings
+from ..models import Kind, PoisonRecord, Queue
 from ..status import FailureReason
-from . import streams
+from . import results, streams
 from .counters import CounterKey
 from .instances import on_retry
-from .notify import notify_after_commit
+from .notify import OUTBOX_CHANNEL, notify_after_commit
+from .outbox_batches import broker_of, publish_again
 from .refusals import Refusal, RefusalReason
 from .transaction import Stream, Transaction
 from .values import ActResult
@@ -61,6 +63,8 @@ def retry_in(
     streams.wake(tx, _streams(tx, (records[id] for id in done)))
     if done:
         notify_after_commit(tx.using)
+        if any(records[id].kind == Kind.EVENT for id in done):
+            notify_after_commit(tx.using, OUTBOX_CHANNEL)
     retried = [records[id] for id in done]
     count_and_announce(tx, "poison_retried", signals.poison_retried, retried, by)
     known = batch.done | batch.refused.keys()
@@ -74,6 +78,8 @@ def remove_in(tx: Transaction, poison_ids: Iterable[int], *, by: str = "") -> Ac
     """Delete poison records for good; streams that they halted go on."""
     ids = list(dict.fromkeys(poison_ids))
     records = _lock_poison(tx, ids)
+    tasks = [id for id, record in sorted(records.items()) if record.kind == Kind.TASK]
+    results.keep_results_of_poison(tx, tasks)
     PoisonRecord.objects.using(tx.using).filter(pk__in=records).delete()
     crash_points.reach("remove.deleted")
     if streams.wake(tx, _streams(tx, records.values())):
@@ -117,7 +123,14 @@ class RetryBatch:
         instance makes the retry of its other messages possible.
         """
         records = self.records
-        self.restore([id for id in sorted(records) if records[id].instance is None])
+        self.publish([id for id in sorted(records) if records[id].kind == Kind.EVENT])
+        self.restore(
+            [
+                id
+                for id in sorted(records)
+                if records[id].instance is None and records[id].kind != Kind.EVENT
+            ]
+        )
         waiting = [id for id in sorted(records) if records[id].instance is not None]
         helped = True
         while waiting and helped:
@@ -132,6 +145,21 @@ class RetryBatch:
                 if self.restore([id]):
                     on_retry.apply_plan(self.tx, plan, records[id])
                     helped = True
+
+    def publish(self, ids: list[int]) -> None:
+        """Put messages of the outbox back into it: there is no other queue for them."""
+        for id in ids:
+            record = self.records[id]
+            if self.queue not in (None, record.queue):
+                self.refused[id] = Refusal(RefusalReason.EVENT_QUEUE, topic=record.name)
+            elif (missing := refuse_without_broker(record)) is not None:
+                self.refused[id] = missing
+            elif publish_again(
+                self.tx, record, payload=self.payload, entry=self.edit, delay=self.waits[id]
+            ):
+                self.done.add(id)
+            else:
+                self.refused[id] = Refusal(RefusalReason.EVENT_THERE, id=record.source_id)
 
     def restore(self, ids: list[int]) -> bool:
         """Put messages back; return whether any could be put back."""
@@ -149,6 +177,14 @@ class RetryBatch:
         """Note which of the ids are done: `restored` are the message ids that were put back."""
         self.done |= {id for id in ids if self.records[id].message_id in restored}
         return bool(restored)
+
+
+def refuse_without_broker(record: PoisonRecord) -> Refusal | None:
+    """Return why a message of the outbox cannot go back if its broker is not in the settings."""
+    broker = broker_of(record.queue)
+    if broker in get_settings().brokers:
+        return None
+    return Refusal(RefusalReason.BROKER_MISSING, broker=broker)
 
 
 def count_and_announce(

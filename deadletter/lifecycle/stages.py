@@ -7,6 +7,7 @@ attempts. Each completion must add a flag, so the bits bound the number of stage
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -76,17 +77,51 @@ def why_no_stage(completion: Completion) -> str:
     return ""
 
 
-def record_progress(tx: Transaction, progress: Iterable[Progress]) -> list[int]:
-    """Add flags to messages whose attempts continue; return the ids. Skips locked rows."""
+def record_progress(tx: Transaction, progress: Sequence[Progress]) -> list[int]:
+    """
+    Write the stages and reports of attempts that continue; return the ids. Skips locked rows.
+
+    A message is written as a whole or not at all.
+    """
     by_flags: dict[int, list[Progress]] = {}
     for item in progress:
-        by_flags.setdefault(item.flags, []).append(item)
-    recorded: list[int] = []
+        if item.flags:
+            by_flags.setdefault(item.flags, []).append(item)
+    recorded: set[int] = set()
     for flags, some in by_flags.items():
         rows = tx.run("record_stages", **lease_guard(some)._asdict(), flags=flags)
-        recorded += [row[0] for row in rows]
+        recorded.update(row[0] for row in rows)
         crash_points.reach("stage.recorded")
-    return recorded
+    # Not those whose flags were skipped: their rows may be free by now.
+    reports = {
+        item.id: item
+        for item in progress
+        if item.report is not None and (not item.flags or item.id in recorded)
+    }
+    if reports:
+        guard = lease_guard(list(reports.values()))._asdict()
+        values = json.dumps({id: item.report for id, item in reports.items()})
+        rows = tx.run("record_progress", **guard, reports=values)
+        recorded.update(row[0] for row in rows)
+        crash_points.reach("stage.recorded")
+    return sorted(recorded)
+
+
+def record_last_reports(tx: Transaction, ended: Iterable[Completion | Failure]) -> None:
+    """
+    Write what attempts that end here reported last, unless it is on their rows already.
+
+    Before the statement that ends them, which clears their leases. The caller holds the locks of
+    the streams.
+    """
+    last = [
+        Progress(item.id, 0, message.token, message.progress)
+        for item in ended
+        if (message := item.message) is not None
+        and message.progress is not message.written_progress
+    ]
+    if last:
+        record_progress(tx, last)
 
 
 def add_flags(tx: Transaction, completions: Iterable[Completion]) -> list[StagedRow]:

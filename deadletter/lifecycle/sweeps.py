@@ -19,11 +19,12 @@ from django.db.transaction import atomic
 from ..conf import get_settings
 from ..exceptions import LockNotAvailable
 from ..logs import event
-from ..models import AuditEntry, Queue, Span, WorkerDeath
+from ..models import AuditEntry, Kind, PoisonRecord, Queue, Span, WorkerDeath
 from ..status import FailureReason
-from . import locks, retry_outcomes, streams
+from . import inboxes, locks, results, retry_outcomes, streams
 from .counters import CounterKey
 from .instances import retention, stuck
+from .outbox_batches import free_stranded_keys
 from .policy_edits import wake_released
 from .quarantine import MessageDeath, quarantine
 from .transaction import SHORT_WAIT, Transaction, in_transaction
@@ -55,6 +56,10 @@ class Sweep:
     stuck: int = 0
     #: Audit entries whose payloads of an edit were past their retention and cleared.
     cleared: int = 0
+    #: Results past their time that were deleted.
+    results: int = 0
+    #: Messages of the inbox past their retention that were deleted.
+    inbox: int = 0
     #: Rows of counters that were folded into larger spans of time, or deleted.
     folded: int = field(default=0, compare=False)
 
@@ -67,6 +72,7 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
     """
     _try(wake_released, using)
     _try(_recover_queues, using)
+    _try(free_stranded_keys, using)
     _until_nothing_is_left(_delete_worker_deaths, using)
     return Sweep(
         expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
@@ -76,6 +82,10 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
         instances=_until_nothing_is_left(retention.delete_ended, using),
         stuck=stuck.mark_stuck(using=using),
         cleared=_until_nothing_is_left(_clear_edits, using),
+        results=_until_nothing_is_left(
+            lambda tx: results.delete_old_results(tx, limit=CHUNK), using
+        ),
+        inbox=_until_nothing_is_left(lambda tx: inboxes.delete_old_inbox(tx, limit=CHUNK), using),
         folded=_until_nothing_is_left(_fold_counters, using),
     )
 
@@ -137,7 +147,10 @@ def _recover_queues(tx: Transaction) -> int:
 
 
 def _delete_old_poison(tx: Transaction) -> int:
-    rows = tx.run("delete_old_poison", limit=CHUNK)
+    rows = tx.run("read_old_poison", limit=CHUNK)
+    ids = [row[0] for row in rows]
+    results.keep_results_of_poison(tx, [row[0] for row in rows if row[3] == Kind.TASK])
+    PoisonRecord.objects.using(tx.using).filter(pk__in=ids).delete()
     for _id, queue, name, kind in rows:
         tx.counts.add(CounterKey(queue, name, kind), "removed")
     return len(rows)

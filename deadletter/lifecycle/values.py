@@ -12,6 +12,7 @@ from .. import sql
 from ..durations import Duration
 from ..failure_policy import Policy
 from ..payload import decode
+from ..progress import check_progress
 from ..status import FailureReason, Status, check_stage
 
 if TYPE_CHECKING:
@@ -50,14 +51,25 @@ class Claimed:
     token: str
     #: Why the attempt before this one failed.
     last_failure: FailureReason | None = None
+    #: The name of the worker that has claimed it.
+    worker: str = ""
+    #: The alias of the database that it was claimed from.
+    using: str = ""
     #: When its handler was called, on the monotonic clock; 0.0 before.
     started: float = field(default=0.0, repr=False)
     #: The trace span of its execution; None without tracing.
     span: Any = field(default=None, repr=False)
     #: The flags given to `next_stage`; 0: the message ends when its handler returns.
     stage: int = field(default=0, repr=False)
-    #: Called with the message by `done`, if stages are written before the attempt ends.
+    #: What the handler returned, if it is kept. Set by the executor when the handler has returned.
+    result: KeptResult | None = field(default=None, repr=False)
+    #: Called with the message by `done` and by the first `report`, if they are written before the
+    #: attempt ends.
     recorder: Callable[[Claimed], object] | None = field(default=None, repr=False)
+    #: What this attempt reported last: {"done", "total", "note"}; None before its first report.
+    progress: dict[str, Any] | None = field(default=None, repr=False)
+    #: The report that is known to be on its row.
+    written_progress: dict[str, Any] | None = field(default=None, repr=False)
     _payload: Any = field(default=_UNREAD, repr=False)
 
     @property
@@ -65,6 +77,11 @@ class Claimed:
         if self._payload is _UNREAD:
             self._payload = decode(self.raw_payload)
         return self._payload
+
+    @payload.setter
+    def payload(self, value: Any) -> None:
+        """Replace the decoded payload by an instance of the handler's class; for the worker."""
+        self._payload = value
 
     @property
     def created_at(self) -> datetime:
@@ -89,6 +106,21 @@ class Claimed:
         """
         self.status |= Status(check_stage(flag, field="done"))
         if self.recorder is not None:
+            self.recorder(self)
+
+    def report(self, done: float, total: float | None = None, note: object = "") -> None:
+        """
+        Report how far this attempt has got; the latest report wins.
+
+        A worker writes it with its next exchange, at most once a second. It stays on the row until
+        the next attempt reports. What was reported after the last write of a killed process is
+        lost.
+        Raises: ValueError unless `done` and `total` are finite numbers of at least 0.
+        """
+        is_first = self.progress is None
+        self.progress = check_progress(done, total, note)
+        # The recorder watches the message from then on: a handler may report in a loop.
+        if is_first and self.recorder is not None:
             self.recorder(self)
 
     def next_stage(self, flag: Status | int) -> None:
@@ -214,6 +246,17 @@ class ClaimRequest:
     knows: Callable[[str, str, str | None], bool] | None = None
 
 
+class KeptResult(NamedTuple):
+    """The result of a handler, to be stored with its completion."""
+
+    #: What the handler returned, as JSON text.
+    value: str
+    #: How long it is kept; None: for ever.
+    kept: timedelta | None
+    #: The last report of its progress.
+    progress: Mapping[str, Any] | None = None
+
+
 class Completion(NamedTuple):
     """
     A completed message, or a completed stage of one.
@@ -229,14 +272,19 @@ class Completion(NamedTuple):
     seconds: float | None = None
     #: The message itself, if the caller has it: saves a query for its stream.
     message: Claimed | None = None
+    #: Its result, if that is kept.
+    result: KeptResult | None = None
 
 
 class Progress(NamedTuple):
-    """Stages that a running attempt has completed so far."""
+    """Stages that a running attempt has completed so far, and what it reported last."""
 
     id: int
+    #: 0: no stage that is not on the row.
     flags: int
     token: str
+    #: {"done", "total", "note"}; None: nothing that is not on the row.
+    report: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .. import clock
 from ..durations import LATEST
 from ..lifecycle.levels import oldest_due, priorities, read_levels
 from ..models import Breaker, Instance, Kind, Message, PoisonRecord, Queue, WorkerProcess
-from ..operations import depths
+from ..operations import BrokerReport, depths, list_brokers
 from ..operations.depths import FailedLook, count_queue
 from ..patterns import ServedQueues
 from ..sql.planner import INDEX_ONLY, by_index
@@ -60,6 +60,10 @@ class Depths:
     attempts: dict[str, int] = field(default_factory=dict)
     #: Of these, those that were tried CANDIDATE times and wait for another try.
     candidates: int = 0
+    #: The brokers of the outbox.
+    brokers: list[BrokerReport] = field(default_factory=list)
+    #: When all this was read.
+    at: datetime = LATEST
 
 
 def read_depths(using: str) -> Depths:
@@ -77,7 +81,8 @@ def _read_depths(using: str) -> Depths:
     )
     stuck = _count(Instance.objects.using(using).stuck())
     serving = ServedQueues(served)
-    found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck)
+    found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck, at=now)
+    found.brokers = list_brokers(using=using)
     found.attempts, found.candidates = _attempts(using)
     queues = Queue.objects.using(using).order_by("name")
     dead = set(queues.filter(dead_queue__isnull=False).values_list("dead_queue_id", flat=True))

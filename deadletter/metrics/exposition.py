@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import exposition as text_format
@@ -20,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.openmetrics import exposition as openmetrics_format
 from prometheus_client.registry import Collector
 
+from ..operations.brokers import COUNTED
 from .cache import TableReading
 from .depths import CANDIDATE, CAP, CLASSIFIED, Depths
 from .process_counters import Distribution, ProcessCounters, ProcessTotals, add_up
@@ -215,6 +217,28 @@ def _depths(depths: Depths) -> Iterator[Metric]:
         "them. Should be 0.",
         value=depths.stuck,
     )
+    now = depths.at
+    for name, text, values in (
+        (
+            "outbox_messages",
+            f"Messages that wait to be published to a broker, counted up to {COUNTED}.",
+            {broker.name: float(min(broker.waiting, COUNTED)) for broker in depths.brokers},
+        ),
+        (
+            "outbox_oldest_seconds",
+            "How long the oldest message that no broker refused waits to be published.",
+            {
+                broker.name: 0.0 if broker.oldest_at is None else _seconds(broker.oldest_at, now)
+                for broker in depths.brokers
+            },
+        ),
+        (
+            "broker_available",
+            "1 if the relays can publish to the broker, 0 if it accepts nothing.",
+            {broker.name: float(broker.unavailable_since is None) for broker in depths.brokers},
+        ),
+    ):
+        yield _by_label(GaugeMetricFamily, name, text, "broker", values)
     yield _by_label(
         GaugeMetricFamily,
         "breaker_open",
@@ -222,6 +246,10 @@ def _depths(depths: Depths) -> Iterator[Metric]:
         "name",
         dict.fromkeys(depths.breakers, 1),
     )
+
+
+def _seconds(since: datetime, now: datetime) -> float:
+    return max((now - since).total_seconds(), 0.0)
 
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:

@@ -6,6 +6,7 @@ from .alert import Alert, AlertState
 from .audit import Act, AuditedMessage, AuditEntry, BulkJob
 from .count import NO_REASON, Count, Span
 from .fields import Damaged
+from .inbox import InboxMessage
 from .instance import (
     Instance,
     InstanceEvent,
@@ -14,9 +15,11 @@ from .instance import (
     stream_of,
 )
 from .message import Kind, Message, State
+from .outbox import BrokerStatus, OutboxLane, OutboxMessage, OutboxRelay
 from .poison import PoisonRecord, is_moved
 from .primary import primary_alias
 from .queue import OnPoison, Queue, StreamPolicy
+from .result import Result, ResultOutcome
 from .worker import Breaker, WorkerDeath, WorkerProcess
 
 __all__ = [
@@ -27,9 +30,11 @@ __all__ = [
     "AuditEntry",
     "AuditedMessage",
     "Breaker",
+    "BrokerStatus",
     "BulkJob",
     "Count",
     "Damaged",
+    "InboxMessage",
     "Instance",
     "InstanceEvent",
     "InstanceLogKind",
@@ -37,8 +42,13 @@ __all__ = [
     "Kind",
     "Message",
     "OnPoison",
+    "OutboxLane",
+    "OutboxMessage",
+    "OutboxRelay",
     "PoisonRecord",
     "Queue",
+    "Result",
+    "ResultOutcome",
     "Span",
     "State",
     "StreamPolicy",

@@ -26,6 +26,9 @@ class Kind(models.TextChoices):
     MESSAGE = "message", _("message")
     ORCHESTRATION = "orchestration", _("orchestration")
     ACTIVITY = "activity", _("activity")
+    TASK = "task", _("task")
+    #: A message of the outbox that its broker refused; it is never in a queue.
+    EVENT = "event", _("event")
 
 
 class State(models.TextChoices):
@@ -64,7 +67,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
         `keep_death`: read `death`, which says where and why a message in a dead queue died.
         """
-        rows = self.defer("payload", "headers", "history", "error")
+        rows = self.defer("payload", "headers", "history", "error", "workers", "progress")
         return rows if keep_death else rows.defer("death")
 
     def with_error_start(self) -> MessageQuerySet:
@@ -132,6 +135,10 @@ class Message(models.Model):
     instance = models.CharField(_("instance"), max_length=200, null=True, blank=True)
     execution_id = models.BigIntegerField(_("execution id"), null=True, blank=True)
     activity_id = models.BigIntegerField(_("activity id"), null=True, blank=True)
+    #: The workers of its failed and lost attempts, one entry per attempt, the latest WORKERS_LIMIT.
+    workers = ReadableJSONField(_("workers"), null=True, blank=True)
+    #: The last report of its handler: {"done", "total", "note", "at"}.
+    progress = ReadableJSONField(_("progress"), null=True, blank=True)
     created_at = MomentField(_("created at"), db_default=Now())
 
     objects: ClassVar[MessageQuerySet] = MessageQuerySet.as_manager()  # type: ignore[assignment]

@@ -17,14 +17,21 @@ from ..error_details import (
     Plain,
 )
 from ..status import FailureReason
-from .fields import Damaged, FailureReasonField, JSONFact, JSONTextField, MomentField
+from .fields import (
+    Damaged,
+    FailureReasonField,
+    JSONFact,
+    JSONTextField,
+    MomentField,
+    ReadableJSONField,
+)
 from .message import Kind, Message
 
 
 class PoisonQuerySet(models.QuerySet["PoisonRecord"]):
     def without_bodies(self) -> PoisonQuerySet:
         """Leave out the columns that may be large or damaged and that no list shows."""
-        return self.defer("payload", "headers", "history", "death")
+        return self.defer("payload", "headers", "history", "death", "workers", "progress")
 
     def short_columns(self) -> PoisonQuerySet:
         """Leave out bodies and error texts."""
@@ -79,6 +86,9 @@ class PoisonRecord(models.Model):
     instance = models.CharField(_("instance"), max_length=200, null=True)
     execution_id = models.BigIntegerField(_("execution id"), null=True)
     activity_id = models.BigIntegerField(_("activity id"), null=True)
+    #: The workers of its attempts, and the last report of its handler: as on the message.
+    workers = ReadableJSONField(_("workers"), null=True)
+    progress = ReadableJSONField(_("progress"), null=True)
     expires_at = MomentField(_("expires at"), null=True)
     original_created_at = MomentField(_("original created at"))
     poisoned_at = MomentField(_("poisoned at"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .acts import Total
 from .audit import trail
+from .brokers import BrokerReport, list_brokers
 from .bulk import control_job, purge, remove_matching, retry_matching, start_job
 from .dead_queues import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
 from .export import export_poison
@@ -19,6 +20,7 @@ from .instances import (
     list_instances,
 )
 from .messages import (
+    cancel,
     get_message,
     list_messages,
     poison,
@@ -54,11 +56,13 @@ from .queues import (
     set_queue,
 )
 from .redaction import redact, redact_history
+from .results import ResultFilter, get_result, list_results
 from .statistics import Stats, poison_candidates, stats
 from .streams import HeldStream, get_stream, list_streams
 
 __all__ = [
     "POLICY",
+    "BrokerReport",
     "Cancellation",
     "DeadQueueFilter",
     "Effect",
@@ -70,9 +74,11 @@ __all__ = [
     "PoisonFilter",
     "Preview",
     "Removal",
+    "ResultFilter",
     "Retrial",
     "Stats",
     "Total",
+    "cancel",
     "cancel_instance",
     "control_job",
     "create_queue",
@@ -85,13 +91,16 @@ __all__ = [
     "get_instance",
     "get_message",
     "get_poison",
+    "get_result",
     "get_stream",
     "health",
     "import_messages",
+    "list_brokers",
     "list_groups",
     "list_instances",
     "list_messages",
     "list_poison",
+    "list_results",
     "list_streams",
     "matching_queues",
     "matrix",

@@ -38,6 +38,7 @@ def retry_dead(
     """
     wanted = as_ids(message_ids)
     options = RetryOptions(queue=queue, payload=payload, rate=rate, literal=literal)
+    options.check_for(Message.objects.using(primary_alias(using)), wanted)
     selection, detail = audit.of_ids(wanted), options.as_dict()
     new = audit.NewEntry(act=Act.RETRY, by=by, why=why, selection=selection, detail=detail)
     return act_on_ids(new, partial(_retry_piece, options=options, by=by), wanted, using=using)

@@ -1,8 +1,9 @@
-"""Queues of DEADLETTER["QUEUES"]: `migrate` creates missing rows; existing rows are kept."""
+"""Queues that the settings name: `migrate` creates missing rows; existing rows are kept."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from django.apps import apps as installed
@@ -12,6 +13,7 @@ from django.db import router
 from ..conf import get_settings
 from ..logs import event
 from ..models import Queue
+from ..tasks import lookup
 
 #: How often a queue created here defers a message whose name no handler has: 303 s in all, long
 #: enough for a rolling deployment.
@@ -20,13 +22,15 @@ UNREGISTERED_ATTEMPTS = 10
 
 def create_declared_queues(*, using: str, apps: Apps = installed, **kwargs: Any) -> None:
     """
-    Create missing queues of DEADLETTER["QUEUES"], and "default".
+    Create missing queues of DEADLETTER["QUEUES"] and of deadletter's backends in TASKS.
 
     `migrate` passes the state of the apps at its end; `flush` passes none, so all apps are there.
     """
     if not router.allow_migrate_model(using, Queue) or not _has_table(apps):
         return
-    declared = {"default": {}, **get_settings().queues}
+    declared: dict[str, Mapping[str, Any]] = {"default": {}}
+    declared |= {name: {} for name in lookup.task_queues(using)}
+    declared |= get_settings().queues
     existing = set(Queue.objects.using(using).values_list("name", flat=True))
     # A dead queue may be declared after the queue that names it: create the targets first.
     for name in sorted(declared, key=lambda name: "dead_queue" in declared[name]):

@@ -51,7 +51,7 @@ class PoisonFilter:
             object.__setattr__(self, "reason", as_reason(self.reason))
         for key, value in asdict(self).items():
             if isinstance(value, str):
-                _check_text(key, value)
+                check_text(key, value)
             elif isinstance(value, datetime) and value.tzinfo is None:
                 raise ValueError(f"{key}: needs a time zone, for example 2026-01-31T12:00:00+00:00")
 
@@ -179,7 +179,8 @@ def _read(key: str, value: Any) -> Any:
     return str(value)
 
 
-def _check_text(key: str, text: str) -> None:
+def check_text(key: str, text: str) -> None:
+    """Raise ValueError, naming the key, for a text that no column can hold."""
     if len(text) > _LONGEST:
         raise ValueError(f"{key}: longer than {_LONGEST:,} characters")
     if "\x00" in text:

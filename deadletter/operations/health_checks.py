@@ -13,11 +13,13 @@ from django.db.utils import Error as DatabaseError
 from django.db.utils import InterfaceError, OperationalError
 
 from .. import clock
+from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..lifecycle.levels import oldest_due, read_levels, to_be_served
 from ..lifecycle.values import Level
 from ..models import Message, PoisonRecord, WorkerProcess, primary_alias
 from ..patterns import ServedQueues
+from .brokers import list_brokers
 from .deadline import within
 
 #: Deaths are counted up to the limit given, or up to this one.
@@ -35,6 +37,17 @@ class QueueHealth:
     workers: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class BrokerHealth:
+    """A broker of the outbox: messages that wait for it, and the seconds its oldest does."""
+
+    name: str
+    waiting: int
+    waited: float
+    relays: int
+    is_available: bool
+
+
 @dataclass
 class Health:
     """The result of a health check. `problems` are sentences; healthy means there are none."""
@@ -44,6 +57,8 @@ class Health:
     workers: list[str] = field(default_factory=list)
     #: The queues with due messages, by name.
     queues: list[QueueHealth] = field(default_factory=list)
+    #: The brokers of the outbox, by name.
+    brokers: list[BrokerHealth] = field(default_factory=list)
     #: Dead letters of the window; `COUNTED` or the limit, plus one, means that there are more.
     poison: int = 0
     #: Whether the database answered.
@@ -71,12 +86,13 @@ def health(
     using: str | None = None,
 ) -> Health:
     """
-    Check whether the database answers, live workers serve every queue with work, and little dies.
+    Check whether the database answers, workers and relays serve all work, and little dies.
 
     A worker is alive if it was seen within `max_age`. Problems are: fewer than `min_workers`; a
     queue with due messages and no live worker; with `max_wait`, a message that has been due for
-    longer; with `max_poison`, more poison records than that in the last `window`. With `worker` or
-    `host` only the workers of that name or host are checked.
+    longer; with `max_poison`, more poison records than that in the last `window`; a broker that
+    accepts nothing, or whose messages no relay publishes. With `worker` or `host` only the workers
+    of that name or host are checked.
 
     The cost is a few index reads, however many rows there are. With `timeout` there is an answer
     within that time, also if the database gives none; an unreachable database raises nothing.
@@ -135,6 +151,7 @@ def _answer(asked: _Question, seconds: float | None) -> Health:
             levels = read_levels(asked.alias)
             _check_queues(asked, now, found, served, levels)
             _check_poison(asked, now, found, levels)
+            _check_brokers(asked, now, found)
         return found
 
 
@@ -210,3 +227,41 @@ def _check_poison(asked: _Question, now: datetime, found: Health, levels: list[L
             f"more than {asked.max_poison} dead letters of the last "
             f"{asked.window.total_seconds():g} s are there; see `manage.py deadletter list`"
         )
+
+
+def _check_brokers(asked: _Question, now: datetime, found: Health) -> None:
+    """Check the outbox: brokers that accept nothing, and messages that nobody publishes."""
+    if not get_settings().brokers:
+        return  # costs nothing where nothing is published
+    for broker in list_brokers(using=asked.alias):
+        waited = 0.0 if broker.oldest_at is None else (now - broker.oldest_at).total_seconds()
+        found.brokers.append(
+            BrokerHealth(
+                name=broker.name,
+                waiting=broker.waiting,
+                waited=waited,
+                relays=broker.relays,
+                is_available=broker.unavailable_since is None,
+            )
+        )
+        if not broker.waiting:
+            continue
+        if not broker.is_configured:
+            found.problems.append(
+                f"messages wait for broker {broker.name}, which is not in DEADLETTER['BROKERS']"
+            )
+        elif broker.unavailable_since is not None:
+            found.problems.append(
+                f"broker {broker.name} accepts nothing since {broker.unavailable_since:%H:%M:%S} "
+                f"UTC: {broker.error}"
+            )
+        elif not broker.relays:
+            found.problems.append(
+                f"messages wait for broker {broker.name} and no relay publishes them; is "
+                "`manage.py run_worker` running?"
+            )
+        if asked.max_wait is not None and waited > asked.max_wait.total_seconds():
+            found.problems.append(
+                f"outbox of broker {broker.name}: a message has waited for {waited:.0f} s "
+                f"(more than {asked.max_wait.total_seconds():g})"
+            )

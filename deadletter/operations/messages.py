@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from .. import clock
@@ -14,11 +14,13 @@ from ..lifecycle.values import ActResult
 from ..models import Act, Message, PoisonRecord, State, primary_alias
 from ..patterns import is_pattern
 from ..status import FailureReason
+from ..tasks.task_results import read_id
+from ..text import short_repr
 from . import audit
 from .acts import Progress, Total, Verb, act_on_ids, act_on_matches, as_ids, pieces
 from .dead_queues import moved, retry_dead
 from .filters import MessageFilter
-from .poison_records import AS_IT_WAS, retry_poison
+from .poison_records import AS_IT_WAS, RetryOptions, retry_poison
 from .queues import matching_queues
 
 
@@ -87,7 +89,12 @@ def retry_messages(
     others = [id for id in wanted if id not in known and id not in places]
     if reset:
         options: dict[str, Any] = {"queue": queue, "payload": payload, "rate": rate}
-        options |= {"why": why, "literal": literal, "using": alias}
+        options["literal"] = literal
+        # Both before the first act: a mismatch changes nothing.
+        checked = RetryOptions(**options)
+        checked.check_for(PoisonRecord.objects.using(alias), list(poisoned))
+        checked.check_for(Message.objects.using(alias), list(in_dead_queues))
+        options |= {"why": why, "using": alias}
         of_poison = retry_poison(list(poisoned), by, **options)
         of_dead_queues = retry_dead(list(in_dead_queues), by, **options)
     else:
@@ -253,6 +260,56 @@ def remove(
         return manual_acts.discard_in(tx, ids)
 
     return _act(Act.DISCARD, verb, message_ids, by, why, using)
+
+
+def cancel(
+    ids: Any, *, by: str | None = None, why: str = "", using: str | None = None
+) -> ActResult:
+    """
+    Cancel tasks, and other messages, that no worker runs: `remove` under its name for tasks.
+
+    Takes ids of messages, ids of results (text), results of tasks, or several of them. The result
+    of a cancelled task is kept with the outcome CANCELLED, which is the status FAILED in Django.
+    Refused with the reason: running messages, messages of instances, and dead ones, whose poison
+    record is removed instead. Missing: messages that have ended.
+    """
+
+    def verb(tx: Transaction, ids: list[int], start: int) -> ActResult:
+        copies = moved(ids, using=tx.using)
+        refused: dict[int, str] = {
+            id: Refusal(RefusalReason.DEAD_IN_DEAD_QUEUE, id=id, copy=copy)
+            for id, copy in copies.items()
+        }
+        result = manual_acts.discard_in(tx, [id for id in ids if id not in copies])
+        for poison_id, id in _poison_of(result.missing, using=tx.using).items():
+            refused[id] = Refusal(RefusalReason.DEAD, id=id, poison_id=poison_id)
+        missing = [id for id in result.missing if id not in refused]
+        return replace(result, missing=missing, refused=result.refused | refused)
+
+    return _act(Act.DISCARD, verb, read_message_ids(ids), by, why, using)
+
+
+def read_message_ids(given: Any) -> list[int]:
+    """
+    Return the ids of messages that are given by id, as text, or as objects that have an id.
+
+    Raises: TypeError, or ValueError for a text that is no id.
+    """
+    is_single = isinstance(given, int | str) or not isinstance(given, Iterable)
+    return as_ids(_message_id(item) for item in ([given] if is_single else given))
+
+
+def _message_id(given: Any) -> Any:
+    if isinstance(given, int):
+        return given
+    # The id of a poison record is not the id of its message.
+    id = getattr(given, "message_id", getattr(given, "id", given))
+    if not isinstance(id, str):
+        return id
+    found = read_id(id)
+    if found is None:
+        raise ValueError(f"{short_repr(id)} is not the id of a message or of its result")
+    return found
 
 
 def _act(

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.db import DatabaseError
-from django.db.models import TextField
+from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 
-from .. import clock
+from .. import clock, payload_types
 from ..conf import NAME, get_settings
 from ..lifecycle import retries
 from ..lifecycle.instances import on_retry
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..lifecycle.values import ActResult
-from ..models import Act, AuditEntry, Instance, PoisonRecord, primary_alias
-from ..payload import accept
+from ..models import Act, AuditEntry, Instance, Kind, PoisonRecord, primary_alias
+from ..payload import accept, decode
 from ..status import FailureReason
 from ..text import short_repr
 from . import audit
-from .acts import POSSIBLE_IDS, act_in, act_on_ids, after_pieces, as_ids
+from .acts import POSSIBLE_IDS, act_in, act_on_ids, after_pieces, as_ids, pieces
 from .filters import PoisonFilter
 from .hidden_values import refuse_markers
 
@@ -118,6 +118,8 @@ def preview(wanted: PoisonFilter, *, limit: int | None = None, using: str | None
 
 def effect_of(record: PoisonRecord, *, using: str | None = None) -> Effect:
     """Return what a poison record did to its instance, and what its retry would do now."""
+    if record.kind == Kind.EVENT:
+        return Effect(None, refusal=retries.refuse_without_broker(record) or "")
     if record.instance is None:
         return Effect(None)
     alias = primary_alias(using)
@@ -152,8 +154,9 @@ def retry_poison(
     """
     Put poisoned messages back: attempts 0, FAILED cleared; id, stages and history kept.
 
-    `queue` sends them to another queue, `payload` (checked as in `send`) replaces theirs, `rate`
-    spreads them over time, so many per second. A missing id was retried or removed before.
+    `queue` sends them to another queue, `payload` (checked as in `send`, also against the payload
+    class of each handler) replaces theirs, `rate` spreads them over time, so many per second. A
+    missing id was retried or removed before.
 
     A payload that contains "[redacted]" is refused (PayloadRejected): it was read from a page or an
     export, and would replace secrets by that text. `hidden_values.restore` puts them back;
@@ -194,6 +197,20 @@ class RetryOptions:
             self.payload = accept(payload, limit=get_settings().payload_limit)
             if not literal:
                 refuse_markers(payload)
+
+    def check_for(self, rows: QuerySet[Any], ids: Sequence[int]) -> None:
+        """
+        Check the payload against the classes that the handlers of these rows expect.
+
+        Raises PayloadMismatch. Handlers that this process has not imported are not known.
+        """
+        if self.payload is None:
+            return
+        value = decode(self.payload)
+        names = rows.order_by().values_list("kind", "name").distinct()
+        for piece in pieces([id for id in ids if id in POSSIBLE_IDS]):
+            for kind, name in names.filter(pk__in=piece):
+                payload_types.check(kind, name, value)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the audit entry keeps of the options; it keeps the payload elsewhere."""
@@ -238,6 +255,8 @@ def _retry_edited(
     """Retry records with another payload, one by one: an audit entry has room for one edit."""
     total, entry_id = ActResult(missing=[id for id in ids if id not in POSSIBLE_IDS]), 0
     verb = partial(retry_piece, options=options, by=by)
+    # All before the first: a mismatch changes nothing.
+    options.check_for(PoisonRecord.objects.using(primary_alias(using)), ids)
     for id in (id for id in ids if id in POSSIBLE_IDS):
         selection, detail = audit.of_ids([id]), options.as_dict()
         new = audit.NewEntry(act=Act.RETRY, by=by, why=why, selection=selection, detail=detail)

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db.models import Exists, OuterRef
 
-from ..models import Act, AuditedMessage, AuditEntry, Message, primary_alias
+from ..models import Act, AuditedMessage, AuditEntry, Message, OutboxMessage, primary_alias
 from ..sql.planner import by_index
 
 #: Open rows read over all entries, oldest first.
@@ -157,15 +157,18 @@ def _by_entry(
 
 def _completed(using: str, pks: Sequence[int]) -> set[int]:
     """
-    Return the rows whose message is in no queue and did not die.
+    Return the rows whose message is in no queue, not in the outbox, and did not die.
 
     The statement checks the outcome again: a message may have died since the rows were read.
     """
     rows = AuditedMessage.objects.using(using).filter(is_open=True, outcome=None)
     there = Message.objects.using(using).filter(pk=OuterRef("message_id"))
+    unpublished = OutboxMessage.objects.using(using).filter(message_id=OuterRef("message_id"))
     found: set[int] = set()
     with by_index(using):
         for start in range(0, len(pks), _CHUNK):
-            gone = rows.filter(~Exists(there), pk__in=pks[start : start + _CHUNK])
+            gone = rows.filter(
+                ~Exists(there), ~Exists(unpublished), pk__in=pks[start : start + _CHUNK]
+            )
             found.update(gone.values_list("pk", flat=True))
     return found

@@ -24,3 +24,26 @@ WITH RECURSIVE g(exception) AS (
       FROM g WHERE g.exception IS NOT NULL
 )
 SELECT g.exception FROM g WHERE g.exception IS NOT NULL ORDER BY g.exception LIMIT %(limit)s;
+
+-- find_message --
+-- Say where a message is, all at one moment: 0 in its queue, 1 in the results, 2 dead; moved to a dead queue, it is 3 there or 4 dead
+-- again. NULL: nowhere. A place is looked at only if the message is in none before it.
+SELECT CASE
+       WHEN EXISTS (SELECT 1 FROM deadletter_message WHERE id = %(id)s) THEN 0
+       WHEN EXISTS (SELECT 1 FROM deadletter_task_result WHERE message_id = %(id)s) THEN 1
+       WHEN EXISTS (SELECT 1 FROM deadletter_poison WHERE message_id = %(id)s) THEN 2
+       WHEN EXISTS (SELECT 1 FROM deadletter_message m
+                     -- all queues: the index begins with the queue
+                     WHERE m.queue_id IN (SELECT q.id FROM deadletter_queue q)
+                       AND m.source_id = %(id)s AND m.origin IS NULL) THEN 3
+       WHEN EXISTS (SELECT 1 FROM deadletter_poison
+                     WHERE source_id = %(id)s AND origin IS NULL AND moved_at IS NOT NULL) THEN 4
+       END;
+
+-- enter_inbox --
+-- Remember that a consumer handles a message in this transaction. No row: it was handled before. Waits for a transaction that
+-- handles it now.
+INSERT INTO deadletter_inbox (consumer, message_id, handled_at)
+VALUES (%(consumer)s, %(message_id)s, %(now)s)
+    ON CONFLICT (consumer, message_id) DO NOTHING
+RETURNING id;

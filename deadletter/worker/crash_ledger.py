@@ -30,11 +30,11 @@ class SlotState(enum.IntEnum):
     """How far the message of a slot has got."""
 
     FREE = 0
-    #: In the buffer; its handler was not called.
+    #: In the buffer; its handler was not called, or was cancelled.
     WAITING = 1
-    #: Its handler has been called.
+    #: Its handler has been called, and may have returned a result that is not stored yet.
     RUNNING = 2
-    #: Its handler returned; not reported yet.
+    #: Its handler returned, no result is kept; not reported yet.
     DONE = 3
     #: Its handler raised; not reported yet.
     FAILED = 4

@@ -14,7 +14,7 @@ from django.db import close_old_connections
 
 from .. import crash_points, forks, tracing
 from ..lifecycle import Failure, Release
-from .execute import Report, TookTooLong, admit, completion, finish, is_activity
+from .execute import Report, TookTooLong, admit, completion, finish, is_activity, keep_result
 from .failure import handler_failure
 from .in_flight import ENDS_RUN, HandlerOutcomes, InFlight, InFlightMessage, Run
 from .registry import Handler, Registry
@@ -119,6 +119,7 @@ class EventLoop:
         try:
             async with limit:
                 result = await forks.wait_for(handler.function(message))
+            keep_result(message, handler, result)
         except BaseException as raised:  # noqa: BLE001 - the failure of a message
             item.task = None
             if item.cancelled:

@@ -34,7 +34,7 @@ from ..lifecycle import (
 from ..logs import event
 from . import thread_connections
 from .busy_reports import REMINDER, BusyReports, describe_holders
-from .in_flight import InFlight, StageRecorder
+from .in_flight import InFlight, ProgressRecorder
 from .intake import Intake
 from .leases import Leases
 from .observer import Observer
@@ -99,14 +99,14 @@ class Exchange:
         self._intake = intake
         self._tally = tally
         self._observer = observer
-        self._recorder = StageRecorder(in_flight)
+        self._recorder = ProgressRecorder(in_flight)
         #: The token of the last claim.
         self._token = ""
         #: When it was last logged that nothing can be claimed.
         self._reminded = -REMINDER
 
     def has_progress(self, now: float) -> bool:
-        """True if handlers have recorded stages that are not on their rows yet."""
+        """True if handlers have recorded something that is not on their rows yet."""
         return self._recorder.is_due(now)
 
     def put(self, room: int) -> CommittedExchange | None:
@@ -121,9 +121,11 @@ class Exchange:
         reports = self._reporter.take()
         if self._busy:
             reports = self._busy.divert(reports)
-        progress = self._progress(reports) if self._recorder.is_due(asked) else []
+        released = [release.id for release in reports.releases]
+        progress = self._recorder.take(asked, released=released, busy=self._busy.ids)
         if not (reports or room or progress):
-            # The handlers that recorded stages have ended; their reports carry them.
+            # The handlers that recorded something have ended, and their reports carry it; or it is
+            # too early for another report of progress.
             self._reporter.restore(reports)
             return None
         crash_points.reach("pump.exchanging")
@@ -209,10 +211,6 @@ class Exchange:
         self._in_flight.ledger.announce(*before, token)
         self._token = token
         return self._intake.request(room, token)
-
-    def _progress(self, reports: Reports) -> list[Progress]:
-        ended = {release.id for release in reports.releases}
-        return self._recorder.take(given_back=ended | self._busy.ids)
 
     def _process(
         self,

@@ -15,15 +15,15 @@ from django.db import transaction
 
 from .. import crash_points, forks, tracing
 from ..descriptions import describe
-from ..exceptions import LeaseLost, Undecodable
+from ..exceptions import LeaseLost, PayloadMismatch, Undecodable
 from ..instance_events import read_event
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
-from ..lifecycle import Claimed, Completion, Failure, complete_last
+from ..lifecycle import Claimed, Completion, Failure, KeptResult, complete_last
 from ..logs import crash
 from ..models import Kind
 from ..status import STAGE_BITS, Status
-from .failure import exhausted, handler_failure, undecodable, unregistered
-from .registry import Handler, Registry, registry
+from .failure import exhausted, handler_failure, mismatched, undecodable, unregistered
+from .registry import NOT_KEPT, Handler, Registry, registry
 from .thread_connections import after_message, before_message
 
 
@@ -98,6 +98,8 @@ def _run(
             result = context.run(forks.call, handler.function, message)
             if result is not None:
                 result = context.run(_finish, result)
+            if handler.encode is not None:
+                keep_result(message, handler, result)
     except _LostInCommit as lost:
         tracing.mark_failed(describe(lost))
         return Overtaken(message.id)
@@ -121,7 +123,7 @@ def _run(
 
 
 def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
-    """Return the handler, with the payload decoded, or the failure to start the message."""
+    """Return the handler, with the payload read, or the failure to start the message."""
     handler = handlers.find(message)
     if handler is None:
         return unregistered(message)
@@ -135,6 +137,13 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
         limit = message.max_attempts = handler.limit(message.max_attempts)
         if limit is not None and message.attempt > max(limit, 1):
             return exhausted(message, handler.policy)
+    if handler.payload is not None:
+        try:
+            message.payload = handler.payload.read(payload)
+        except PayloadMismatch as error:
+            return mismatched(message, handler, error)
+        except Exception as error:  # noqa: BLE001 - the class is application code
+            return handler_failure(message, handler, error, message.status)
     message.started = monotonic()
     return handler
 
@@ -143,7 +152,20 @@ def completion(message: Claimed, seconds: float) -> Completion:
     """Return the completion of a message, or of the stage that its handler named."""
     if message.stage:
         return Completion(message.id, reached(message), message.token, seconds, message)
-    return Completion(message.id, Status.PUBLISHED, message.token, seconds, message)
+    return Completion(message.id, Status.PUBLISHED, message.token, seconds, message, message.result)
+
+
+def keep_result(message: Claimed, handler: Handler, result: Any) -> None:
+    """
+    Keep what the handler returned, to be stored with the completion.
+
+    It is encoded here, so that a value that cannot be stored fails its own message and no batch.
+    """
+    if handler.encode is None or message.stage or message.kind == _ACTIVITY:
+        return
+    text = handler.encode(result)
+    if handler.kept != NOT_KEPT:
+        message.result = KeptResult(text, handler.kept, message.progress)
 
 
 def reached(message: Claimed) -> int:
@@ -188,6 +210,7 @@ def _call(
     else:
         result = _finish(forks.call(handler.function, message))
     _check_time(handler, message, caller)
+    keep_result(message, handler, result)
     return result
 
 
@@ -225,6 +248,7 @@ def _call_atomic(
             # A forked copy must not end the transaction: it shares the socket.
             result = _finish(forks.call(handler.function, message))
             _check_time(handler, message, caller)
+            keep_result(message, handler, result)
             _complete(message, result, using)
     except BaseException as error:
         if not commits:
@@ -311,6 +335,8 @@ def _complete(message: Claimed, result: Any, using: str | None) -> None:
             seconds=monotonic() - message.started,
             wait=message.lease,
             stage=reached(message) if message.stage else 0,
+            result=message.result,
+            message=message,
             using=using,
         )
         crash_points.reach("atomic.completed", message)

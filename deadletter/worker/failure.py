@@ -13,6 +13,7 @@ import socket
 import ssl
 import urllib.error
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from time import monotonic
 
 from django.core.exceptions import ValidationError
@@ -21,8 +22,8 @@ from django.db import InterfaceError, OperationalError
 from .. import tracing
 from ..backoff import UNDECODABLE
 from ..conf import get_settings
-from ..descriptions import describe
-from ..exceptions import MessageRejected, Permanent, Retry, Undecodable
+from ..descriptions import Description, describe
+from ..exceptions import MessageRejected, PayloadMismatch, Permanent, Retry, Undecodable
 from ..failure_policy import Policy
 from ..lifecycle import Claimed, Failure, Outcome, Scheduled
 from ..logs import crash, event, is_detailed
@@ -34,7 +35,23 @@ def handler_failure(
     message: Claimed, handler: Handler | None, error: BaseException, before: Status
 ) -> Failure:
     """Return what a handler raised as a Failure, and log it. `before`: the stages at its start."""
-    described = describe(error)
+    return _failure(message, handler, error, describe(error), before)
+
+
+def mismatched(message: Claimed, handler: Handler, error: PayloadMismatch) -> Failure:
+    """Return the failure of a message whose payload is not what its handler expects, and log it."""
+    # The place in the class, not in the code that checks it, so that each field has its own group.
+    described = replace(describe(error.with_traceback(None)), frame=error.origin)
+    return _failure(message, handler, error, described, message.status)
+
+
+def _failure(
+    message: Claimed,
+    handler: Handler | None,
+    error: BaseException,
+    described: Description,
+    before: Status,
+) -> Failure:
     reason = classify(error)
     event(
         logging.WARNING,

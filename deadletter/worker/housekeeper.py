@@ -131,7 +131,7 @@ class Housekeeper(threading.Thread):
         connections.close_all()
 
     def _round(self) -> None:
-        if self._options.supervisor and os.getppid() != self._options.supervisor:
+        if self._options.parent and os.getppid() != self._options.parent:
             self._orphaned()
         if stuck := self._pump.leases.stuck:
             self._drain("a handler does not end", is_urgent=stuck > self._options.concurrency)

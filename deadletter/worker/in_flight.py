@@ -1,7 +1,7 @@
 """
 In-flight messages: the messages under lease in this process, and how far each has got.
 
-`StageRecorder` and `HandlerOutcomes` carry what their handlers did from the executors to the pump.
+`ProgressRecorder` and `HandlerOutcomes` carry what handlers did from the executors to the pump.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from asyncio import Task
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -21,6 +21,8 @@ from .registry import Handler
 
 #: Seconds until a row that another transaction has locked is tried again.
 BUSY_PAUSE = 0.25
+#: Seconds between two writes of the progress that handlers report.
+REPORT_INTERVAL = 1.0
 
 FAILED = frozenset((Failure, Overtaken))
 #: After one of these, the rest of a run is not started.
@@ -154,7 +156,7 @@ class InFlight:
         self.ledger = ledger
         self._clock = clock
         self._by_id: dict[int, InFlightMessage] = {}
-        #: Messages whose handlers have recorded a stage, appended by the handlers' threads.
+        #: Messages whose handlers have recorded something, appended by the handlers' threads.
         self.recorded: deque[Claimed] = deque()
         self._record = self.recorded.append
 
@@ -208,62 +210,109 @@ class InFlight:
         return [item for item in self if item.is_waiting]
 
 
-class StageRecorder:
+class ProgressRecorder:
     """
-    Stages that handlers record while they run (`message.done`), written by the next exchange.
+    What handlers record while they run (`message.done`, `message.report`), for the next exchange.
 
-    They are on the row before the attempt ends. A process that is killed later loses none of the
-    stages that an exchange has written. A message whose handler records nothing costs nothing.
-    Called by the pump, in its thread. Handlers only append their message to a queue.
+    Stages are on the row before the attempt ends. A process that is killed later loses none of the
+    stages that an exchange has written. The reports of all handlers are written together, the
+    latest of each, at most once in REPORT_INTERVAL. A message whose handler records nothing costs
+    nothing. Called by the pump, in its thread. Handlers only append their message to a queue.
     """
 
     def __init__(self, in_flight: InFlight) -> None:
         self._in_flight = in_flight
+        #: Messages with stages that are not written.
         self._pending: dict[int, Claimed] = {}
         self._next = 0.0
+        #: Messages whose handlers run and have reported progress.
+        self._reporting: dict[int, Claimed] = {}
+        self._next_reports = 0.0
 
-    def is_due(self, now: float) -> bool:
-        """True if stages were recorded that no exchange has tried to write."""
-        return bool(self._in_flight.recorded) or (bool(self._pending) and now >= self._next)
+    def is_due(self, now: float, *, released: Collection[int] = ()) -> bool:
+        """True if there may be something to write; for `released` messages it is the last time."""
+        if self._in_flight.recorded or (self._pending and now >= self._next):
+            return True
+        if now < self._next_reports:
+            return any(_has_news(self._reporting[id]) for id in self._reporting.keys() & released)
+        # Also if a message is not in flight any more: `take` forgets it.
+        return any(
+            _has_news(message) or self._in_flight.get(id) is None
+            for id, message in self._reporting.items()
+        )
 
-    def take(self, *, given_back: Collection[int]) -> list[Progress]:
+    def take(
+        self, now: float, *, released: Collection[int], busy: Collection[int] = ()
+    ) -> list[Progress]:
         """
-        Return the stages to write now. They stay pending until `written` confirms them.
+        Return what to write now. It stays pending until `written` confirms it.
 
-        Attempts that have ended are left out, since their reports carry the stages; except
-        releases (`given_back`), which do not.
+        Attempts that have ended are left out, since their reports carry it; except `released` and
+        `busy` ones, whose reports do not, or are yet to come.
         """
+        if not self.is_due(now, released=released):
+            return []
+        given_back = {*released, *busy}
         recorded = self._in_flight.recorded
         for _ in range(len(recorded)):
             message = recorded.popleft()
             self._pending[message.id] = message
-        found = []
-        for id, message in list(self._pending.items()):
-            item = self._in_flight.get(id)
-            flags = _unwritten(item, message) if item is not None else 0
-            if flags and (item.is_running or id in given_back):  # type: ignore[union-attr]
-                found.append(Progress(id, flags, message.token))
-            else:
-                del self._pending[id]
-        return found
+            if message.progress is not None:
+                self._reporting[message.id] = message
+        pending = self._unsettled(self._pending, given_back)
+        flags = {id: bits for id, item in pending.items() if (bits := _unwritten(item))}
+        self._pending = {id: pending[id].message for id in flags}
+        reporting = self._unsettled(self._reporting, given_back)
+        self._reporting = {id: item.message for id, item in reporting.items()}
+        is_time = now >= self._next_reports
+        reports = {
+            id: message.progress
+            for id, message in self._reporting.items()
+            if _has_news(message) and (is_time or id in released)
+        }
+        if reports and is_time:
+            self._next_reports = now + REPORT_INTERVAL
+        messages = self._pending | self._reporting
+        return [
+            Progress(id, flags.get(id, 0), messages[id].token, reports.get(id))
+            for id in sorted(flags.keys() | reports.keys())
+        ]
 
     def written(self, progress: Sequence[Progress], ids: Collection[int]) -> None:
-        """Note which of the tried stages (`ids`) are on their rows; try the others again later."""
+        """Note which of the tried messages (`ids`) are written; try the others again later."""
         for step in progress:
             item = self._in_flight.get(step.id)
             if step.id in ids and item is not None and item.message.token == step.token:
                 item.written |= step.flags
+                if step.report is not None:
+                    item.message.written_progress = step.report
                 # Stages that were recorded since then are in the queue again.
                 self._pending.pop(step.id, None)
         if len(ids) < len(progress):
             self._next = monotonic() + BUSY_PAUSE
 
+    def _unsettled(
+        self, messages: Mapping[int, Claimed], given_back: Collection[int]
+    ) -> dict[int, InFlightMessage]:
+        """Return the messages whose attempts continue, or are given back under the same lease."""
+        return {
+            id: item
+            for id, message in messages.items()
+            if (item := self._in_flight.get(id)) is not None
+            and item.message is message
+            and (item.is_running or id in given_back)
+        }
 
-def _unwritten(item: InFlightMessage, message: Claimed) -> int:
+
+def _unwritten(item: InFlightMessage) -> int:
     """Return the recorded stages that the row lacks. A next stage comes with the report."""
-    if item.message is not message:
-        return 0
+    message = item.message
     return int(message.status) & ~item.written & ~message.stage & STAGE_BITS
+
+
+def _has_news(message: Claimed) -> bool:
+    """True if the last report of its handler is not on the row."""
+    return message.progress is not message.written_progress
 
 
 class HandlerOutcomes:
@@ -299,7 +348,10 @@ class HandlerOutcomes:
             else:
                 self.ready.append(((item, report),))
         else:
-            self._ledger.mark(item.slot, SlotState.DONE)
+            # A result would be lost with this process: then the message is not done, and its
+            # attempt counts.
+            if item.message.result is None:
+                self._ledger.mark(item.slot, SlotState.DONE)
             self.ready.append(((item, report),))
         if (len(self.ready) >= self.enough or not self._waiting_runs) and not self._woken.is_set():
             self._woken.set()

@@ -35,8 +35,11 @@ class Listener(threading.Thread):
     it once and ends. The worker polls anyway.
     """
 
-    def __init__(self, using: str, wake: Callable[[], None], *, worker: str) -> None:
+    def __init__(
+        self, using: str, wake: Callable[[], None], *, worker: str, channel: str = CHANNEL
+    ) -> None:
         super().__init__(name="deadletter-listener", daemon=True)
+        self._channel = channel
         self._using = using
         self._worker = worker
         self._wake = wake
@@ -71,7 +74,7 @@ class Listener(threading.Thread):
         is_pooled = _is_pooled(connection)
         # The last statement of the session: pg_stat_activity shows what the session is for.
         with connection.cursor() as cursor:
-            cursor.execute(f"LISTEN {CHANNEL}")
+            cursor.execute(f"LISTEN {self._channel}")
         if is_pooled:
             self._try_out(connection)
         self.is_listening = True
@@ -90,7 +93,7 @@ class Listener(threading.Thread):
         other = thread_connections.unpooled(self._using)
         try:
             with other.cursor() as cursor:
-                cursor.execute(f"NOTIFY {CHANNEL}")
+                cursor.execute(f"NOTIFY {self._channel}")
         finally:
             other.close()
         if not list(connection.connection.notifies(timeout=PROBE, stop_after=1)):

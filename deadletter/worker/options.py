@@ -32,5 +32,14 @@ class Options:
     max_messages: int | None = None
     #: MiB of resident memory.
     max_memory: float | None = None
+    #: Publish the outbox as well.
+    relay: bool = True
     #: Process id of the supervisor, or 0. When the supervisor is gone, the worker stops.
     supervisor: int = 0
+    #: Process id of the reloader, or 0. When it is gone, a worker without a supervisor stops.
+    reloader: int = 0
+
+    @property
+    def parent(self) -> int:
+        """The process id of the process without which the worker stops, or 0."""
+        return self.supervisor or self.reloader

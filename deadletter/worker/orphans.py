@@ -87,9 +87,10 @@ def free(
     """
     Settle what a dead process held; return the entries that another transaction has locked.
 
-    An attempt is charged only to messages whose handlers ran. Waiting messages are released
-    uncounted. Messages that were done but not reported are completed. A handler that failed is
-    recorded as a failure; its error is lost with the process.
+    An attempt is charged only to messages whose handlers ran, or returned results that are lost
+    with the process. Waiting messages are released uncounted. Other messages that were done but not
+    reported are completed. A handler that failed is recorded as a failure; its error is lost with
+    the process.
     """
     if claiming:
         entries = [*entries, *_unseen(entries, claiming, using=using)]

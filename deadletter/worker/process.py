@@ -32,6 +32,7 @@ from .observer import Observer
 from .options import Options
 from .pump import Pump
 from .registry import Registry, registry
+from .relay import Relays
 from .reports import Reporter, Tally
 from .shutdown import Shutdown
 
@@ -41,6 +42,8 @@ SIGNALS = 0.5
 LISTED = 300
 #: Seconds that Sentry has at exit to send its events.
 SENTRY = 2.0
+#: Seconds that a batch under way has at exit; what is not confirmed then is published again.
+RELAYS = 10.0
 #: Exit code that asks a supervisor for a fresh process at once (EX_TEMPFAIL).
 RECYCLE = 75
 
@@ -82,6 +85,7 @@ class Worker:
             observer=observer,
             woken=woken,
         )
+        self._relays = Relays(options) if options.relay else None
         self._housekeeper = Housekeeper(
             options=options,
             handlers=handlers,
@@ -167,16 +171,18 @@ class Worker:
         return True
 
     def orphaned(self) -> None:
-        """Stop because the supervisor is gone."""
+        """Stop because the supervisor, or the reloader, is gone."""
         if not self._is_orphan:
             self._is_orphan = True
-            self.recycling = self.recycling or "its supervisor is gone"
+            why = f"its {'supervisor' if self.options.supervisor else 'reloader'} is gone"
+            if self.options.supervisor:
+                self.recycling = self.recycling or why
             event(
                 logging.WARNING,
                 "worker_recycling",
                 "worker {worker} stops: {why}",
                 worker=self.options.name,
-                why="its supervisor is gone",
+                why=why,
             )
             self.pump.stop(grace=self.options.grace)
 
@@ -192,10 +198,13 @@ class Worker:
         if connections[self.options.using].vendor == "postgresql" and self._listener is None:
             self._listener = Listener(self.options.using, self.pump.hear, worker=self.options.name)
             self._listener.start()
+        if self._relays is not None and not self.options.drain and not self._relays.is_alive:
+            self._relays.start()
         self._in_flight.ledger.begin()
 
     def _end(self) -> None:
         self._executors.stop()
+        self._end_relays()
         if self._listener is not None:
             self._listener.stop()
         if self._housekeeper.is_alive():
@@ -217,6 +226,16 @@ class Worker:
             released=tally.released,
             deferred=tally.deferred,
         )
+
+    def _end_relays(self) -> None:
+        """Stop publishing; with --drain, only after what the last handlers published, too."""
+        if self._relays is None:
+            return
+        if self.options.drain:
+            self._relays.start()
+            self._relays.join()
+        self._relays.stop()
+        self._relays.join(RELAYS)
 
     @property
     def has_stuck_threads(self) -> bool:

@@ -33,13 +33,7 @@ class ProcessDeath:
 
     @property
     def reason(self) -> str:
-        if self.code >= 0:
-            return f"exit code {self.code}"
-        try:
-            name = signal.Signals(-self.code).name
-        except ValueError:  # a real-time signal has no name
-            name = str(-self.code)
-        return f"signal {name}"
+        return describe_exit(self.code)
 
     def facts(self, id: int) -> str:
         """Return what is known of the death, for the error text of one message that ran in it."""
@@ -88,3 +82,14 @@ class ProcessDeath:
             }
             for entry in ordered[:LISTED]
         ]
+
+
+def describe_exit(code: int) -> str:
+    """Return an exit code as text; a negative one stands for a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        name = str(-code)
+    return f"signal {name}"

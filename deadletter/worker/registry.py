@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
+from .. import payload_types
 from ..backoff import BreakerPolicy
-from ..conf import NAME, get_settings
+from ..conf import NAME, get_settings, read_results_kept
 from ..durations import Duration, as_timedelta
 from ..exceptions import TwoHandlers
 from ..failure_policy import UNSET, Policy, read_reasons
@@ -20,11 +22,17 @@ from ..instances import TIMER, Flow, Flows, flows, highest
 from ..lifecycle import Claimed
 from ..lifecycle.internal_queue import PREFIX
 from ..models import Kind
+from ..payload import accept
+from ..payload_types import PayloadType
 from ..status import FailureReason
+from ..tasks import lookup
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MESSAGE, _ORCHESTRATION = Kind.MESSAGE.value, Kind.ORCHESTRATION.value
+_TASK = Kind.TASK.value
+#: As long as a result that is not kept at all.
+NOT_KEPT = timedelta(0)
 
 #: "As the queue or the settings say", where None means "no limit".
 DEFAULT: Any = UNSET
@@ -46,6 +54,12 @@ class Handler:
     versions: Mapping[str, Flow] | None = None
     #: Policies for single failure reasons.
     reasons: Mapping[FailureReason, Policy] = field(default_factory=dict)
+    #: Turns what the function returned into JSON text; None: the result is not kept.
+    encode: Callable[[Any], str] | None = None
+    #: How long the result is kept; None: for ever.
+    keep_result: timedelta | None = DEFAULT
+    #: What its payloads are read as; None: they stay as they are decoded.
+    payload: PayloadType | None = None
 
     @cached_property
     def is_plain(self) -> bool:
@@ -65,6 +79,11 @@ class Handler:
     @cached_property
     def circuit(self) -> BreakerPolicy | None:
         return get_settings().breaker if self.breaker is DEFAULT else self.breaker
+
+    @cached_property
+    def kept(self) -> timedelta | None:
+        """How long a result is kept; None: for ever, NOT_KEPT: not at all."""
+        return get_settings().results_kept if self.keep_result is DEFAULT else self.keep_result
 
     @cached_property
     def policy(self) -> Policy | None:
@@ -89,9 +108,15 @@ class Handler:
 class Registry:
     """Handlers by message name. A second handler for a name is refused, with both named."""
 
-    def __init__(self, flows: Flows = flows) -> None:
+    def __init__(self, flows: Flows = flows, types: dict[str, PayloadType] | None = None) -> None:
         self._handlers: dict[str, Handler] = {}
+        #: Tasks that were found, as handlers by path.
+        self._tasks: dict[str, Handler] = {}
+        #: The failure policies of handlers and tasks that have their own, by name.
+        self._policies: dict[str, Policy] = {}
         self._flows = flows
+        #: The payload types of the handlers, for code that knows no handlers.
+        self._types = {} if types is None else types
 
     def add(self, handler: Handler) -> None:
         known = self._handlers.get(handler.name)
@@ -101,15 +126,40 @@ class Registry:
                 f"{handler.where}. Rename one of them."
             )
         self._handlers[handler.name] = handler
+        self._types.pop(handler.name, None)
+        if handler.payload is not None:
+            self._types[handler.name] = handler.payload
+        self._set_policy(handler)
+
+    def _set_policy(self, handler: Handler) -> None:
+        if handler.policy is None:
+            self._policies.pop(handler.name, None)
+        else:
+            self._policies[handler.name] = handler.policy
 
     def get(self, name: str) -> Handler | None:
-        return self._handlers.get(name)
+        return self._handlers.get(name) or self._tasks.get(name)
 
     def find(self, message: Claimed) -> Handler | None:
         """Return the handler of a message, or its flow if it drives an instance and is no timer."""
         if message.kind == _ORCHESTRATION and message.name != TIMER:
             return self._flow(message.name)
+        if message.kind == _TASK:
+            return self.task(message.name)
         return self._handlers.get(message.name)
+
+    def task(self, path: str) -> Handler | None:
+        """Return a task as a handler; its module is imported if that is allowed."""
+        found = self._tasks.get(path)
+        if found is None and (task := lookup.find(path)) is not None:
+            found = self._tasks[path] = task_handler(task)
+            self._set_policy(found)
+        return found
+
+    def add_tasks(self) -> None:
+        """Add the tasks that were found when their modules were imported."""
+        for path in lookup.known_paths():
+            self.task(path)
 
     def _flow(self, name: str) -> Handler | None:
         """Return the versions of an orchestration as one handler."""
@@ -130,33 +180,36 @@ class Registry:
 
     def remove(self, name: str) -> None:
         self._handlers.pop(name, None)
+        self._policies.pop(name, None)
+        self._types.pop(name, None)
 
     def names(self) -> list[str]:
         return sorted(self._handlers)
 
     def all_names(self) -> list[str]:
-        """Return the names of handlers and orchestrations, without deadletter's internal ones."""
-        found = {*self._handlers, *self._flows.names()}
+        """Return the names of handlers, tasks and flows, without deadletter's internal ones."""
+        found = {*self._handlers, *self._tasks, *self._flows.names()}
         return sorted(name for name in found if not name.startswith(PREFIX))
 
     @property
     def has_async(self) -> bool:
-        return any(handler.is_async for handler in self._handlers.values())
+        return any(handler.is_async for handler in self._all())
 
     @property
     def has_circuits(self) -> bool:
-        return any(handler.circuit is not None for handler in self._handlers.values())
+        return any(handler.circuit is not None for handler in self._all())
+
+    def _all(self) -> Iterator[Handler]:
+        return chain(list(self._handlers.values()), list(self._tasks.values()))
 
     def policies(self) -> dict[str, Policy]:
-        """Return the failure policies of handlers that have their own, by name."""
-        return {
-            name: handler.policy
-            for name, handler in self._handlers.items()
-            if handler.policy is not None
-        }
+        """Return the failure policies of handlers that have their own, by name; kept up to date."""
+        return self._policies
 
     def knows(self, kind: str, name: str, version: str | None) -> bool:
         """True if a message of this kind, name and version (None: any) can be handled here."""
+        if kind == _TASK:
+            return self.task(name) is not None
         if kind != _ORCHESTRATION or name == TIMER:
             return name in self._handlers
         versions = self._flows.versions(name)
@@ -166,19 +219,22 @@ class Registry:
         """
         Return all that can be handled here, as [kind, name, version], for other workers to read.
 
-        Handlers are listed by name only: messages and activities share them.
+        Handlers are listed by name only: messages and activities share them. Tasks are listed as
+        messages, too: workers of the release before tasks look for their names there.
         """
         handlers = [[_MESSAGE, name] for name in self._handlers]
+        paths = list(self._tasks)
+        tasks = [[_TASK, path] for path in paths] + [[_MESSAGE, path, _TASK] for path in paths]
         timers = [[_ORCHESTRATION, TIMER]] if TIMER in self._handlers else []
         flows = [
             [_ORCHESTRATION, name, version]
             for name in self._flows.names()
             for version in self._flows.versions(name)
         ]
-        return sorted([*handlers, *timers, *flows])
+        return sorted([*handlers, *tasks, *timers, *flows])
 
 
-registry = Registry()
+registry = Registry(types=payload_types.of_handlers)
 
 
 def handler(
@@ -191,6 +247,8 @@ def handler(
     backoff_cap: Duration | None = None,
     breaker: BreakerPolicy | None = DEFAULT,
     reason_policies: Mapping[FailureReason | str, Mapping[str, Any]] | None = None,
+    keep_result: Duration | None = DEFAULT,
+    payload: type | None = None,
 ) -> Callable[[Function], Function]:
     """
     Register a function, plain or async, for a message name.
@@ -199,6 +257,9 @@ def handler(
     limit). `atomic` commits the handler's database work and the completion of its message together.
     `max_attempts`, `backoff_base` and `backoff_cap` replace the queue's; `breaker` replaces the
     settings'. `reason_policies` have the form of a queue's and take precedence over all of them.
+    With `keep_result` what the handler returns is kept for so long (None: for ever).
+    `payload` is a class (a dataclass, TypedDict, pydantic model or msgspec Struct): payloads are
+    checked against it when they are sent and before the handler runs, which gets an instance.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a message name: letters, digits and _ . : / @ + -")
@@ -208,6 +269,11 @@ def handler(
         reasons = read_reasons(reason_policies or {})
     except ValueError as error:
         raise ValueError(f"handler {name}: reason_policies: {error}") from None
+    kept = keep_result if keep_result is DEFAULT else read_results_kept(keep_result)
+    try:
+        typed = None if payload is None else PayloadType(payload)
+    except TypeError as error:
+        raise TypeError(f"handler {name}: payload: {error}") from None
 
     def register(function: Function) -> Function:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -228,6 +294,9 @@ def handler(
                 backoff_cap=_duration("backoff_cap", backoff_cap),
                 breaker=breaker,
                 reasons=reasons,
+                encode=None if kept is DEFAULT else _encode,
+                keep_result=kept,
+                payload=typed,
             )
         )
         return function
@@ -236,8 +305,46 @@ def handler(
 
 
 def discover() -> None:
-    """Import the module `handlers` of every installed app."""
+    """
+    Import the modules `handlers` of all installed apps, and `tasks` if tasks come here.
+
+    Raises TypeError if the payload class of a handler cannot be resolved.
+    """
     autodiscover_modules("handlers")
+    payload_types.resolve_all()
+    lookup.discover()
+    registry.add_tasks()
+
+
+def task_handler(task: Any) -> Handler:
+    """Return a task as a handler: its function called with the message, and its options."""
+    from ..tasks import execution
+
+    task = lookup.with_settings(task)
+
+    def option(name: str, read: Callable[[Any], Any] | None = None) -> Any:
+        value = getattr(task, name, ...)
+        if value is ...:
+            return DEFAULT
+        return value if read is None else read(value)
+
+    return Handler(
+        name=task.module_path,
+        function=execution.function_of(task),
+        timeout=option("timeout", lambda value: _seconds("timeout", value)),
+        atomic=getattr(task, "atomic", False),
+        max_attempts=option("max_attempts"),
+        backoff_base=option("backoff_base", lambda value: _duration("backoff_base", value)),
+        backoff_cap=option("backoff_cap", lambda value: _duration("backoff_cap", value)),
+        breaker=option("breaker"),
+        reasons=read_reasons(getattr(task, "reason_policies", None) or {}),
+        encode=execution.encoder(task),
+        keep_result=option("keep_result", read_results_kept),
+    )
+
+
+def _encode(value: Any) -> str:
+    return accept(value, field="return value", limit=get_settings().payload_limit)
 
 
 def _seconds(field: str, value: Any) -> Any:

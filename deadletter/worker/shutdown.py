@@ -16,7 +16,8 @@ class StopWorker(Protocol):
     def __call__(self, *, at_once: bool) -> None: ...
 
 
-#: The signal by which a supervisor stops a child at once. None on Windows: no supervisor there.
+#: The signal by which a supervisor or a reloader stops a child at once. None on Windows, which has
+#: neither.
 AT_ONCE: Any = getattr(signal, "SIGQUIT", None)
 #: The signal of Ctrl-Break and of the end of a console session on Windows; None elsewhere.
 BREAK: Any = getattr(signal, "SIGBREAK", None)
@@ -33,7 +34,7 @@ class Shutdown:
 
     Under a supervisor, the parent handles Ctrl-C. And systemd sends SIGTERM to every process of a
     service: a child receives two, that one and the one the supervisor passes on, and must not take
-    the second for a request to exit at once.
+    the second for a request to exit at once. A reloader is a supervisor in this respect.
 
     A process that a handler forks inherits these signal handlers but is no worker: there they are
     reset to the default. `multiprocessing` ends its processes by SIGTERM, and would wait for ever

@@ -39,7 +39,7 @@ from .shutdown import AT_ONCE
 
 _STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 #: SIGALRM comes from a timer of this process: it ends a wait in which nothing happens.
-_SIGNALS = _STOP | {signal.SIGCHLD, signal.SIGALRM}
+_OTHERS = {signal.SIGCHLD, signal.SIGALRM}
 #: Seconds between two rounds in which the children are checked, at most.
 ROUND = 0.5
 #: A child that lived so many seconds is not in a crash loop.
@@ -87,13 +87,18 @@ class Supervisor:
         *,
         using: str,
         grace: float,
+        reloader: int = 0,
         companion: Companion | None = None,
     ) -> None:
+        """`reloader` is the process id of the reloader that started this process, or 0."""
         self._companion = companion
         self._children = [ChildProcess(name) for name in names]
         self._run_child = run_child
         self._using = using
         self._grace = grace
+        self._reloader = reloader
+        # As a child does under a supervisor: see `Shutdown`.
+        self._stops = {signal.SIGTERM, signal.SIGHUP, AT_ONCE} if reloader else _STOP
         self._signals = 0
         self._kill_at = 0.0
         #: True if a process has found a database that it can use.
@@ -111,7 +116,9 @@ class Supervisor:
         gc.freeze()
         # If our parent ignored SIGCHLD, children would vanish without a status.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        if self._reloader:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._stops | _OTHERS)
         while not all(child.finished and not child.orphans.busy for child in self._children):
             if self._companion is not None:
                 self._companion.keep()
@@ -161,9 +168,10 @@ class Supervisor:
         code = 1
         try:
             thread_connections.discard_inherited()
-            for number in _SIGNALS:
+            signals = _STOP | self._stops | _OTHERS
+            for number in signals:
                 signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             if self._companion is not None:
                 self._companion.leave()
             code = self._run_child(child.name, child.ledger)
@@ -190,9 +198,16 @@ class Supervisor:
         # Not sigtimedwait: in a process that was suspended until the time was over, it returns what
         # happens to lie in CPython's memory, SIGHUP for example.
         signal.setitimer(signal.ITIMER_REAL, ROUND)
-        received = signal.sigwait(_SIGNALS)
-        if received not in _STOP:
+        received = signal.sigwait(self._stops | _OTHERS)
+        if self._reloader and not self._signals and os.getppid() != self._reloader:
+            event(logging.WARNING, "reloader_gone", "the reloader is gone: stopping all processes")
+            self._stop()
+        if received not in self._stops:
             return
+        if self._reloader:
+            if self._signals and received != AT_ONCE:
+                return  # the same request, to the whole group
+            self._signals = 1 if received == AT_ONCE else 0
         event(
             logging.INFO,
             "stopping",

@@ -17,6 +17,7 @@ from deadletter.models import (
     Alert,
     AuditEntry,
     Breaker,
+    BrokerStatus,
     BulkJob,
     Count,
     Instance,
@@ -24,6 +25,7 @@ from deadletter.models import (
     Message,
     PoisonRecord,
     Queue,
+    Result,
     Span,
     WorkerProcess,
 )
@@ -32,8 +34,8 @@ from deadletter.operations import PoisonFilter
 #: Text that would do something if it were taken for HTML, a template or a link.
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}javascript:"
 MODELS = (
-    Alert, AuditEntry, Breaker, BulkJob, Count, Instance, InstanceEvent, Message, PoisonRecord,
-    Queue, WorkerProcess,
+    Alert, AuditEntry, Breaker, BrokerStatus, BulkJob, Count, Instance, InstanceEvent, Message,
+    PoisonRecord, Queue, Result, WorkerProcess,
 )  # fmt: skip
 
 
@@ -58,6 +60,9 @@ def hostile_rows(now: Any) -> dict[str, Model]:
     entry = AuditEntry.objects.create(
         at=now, by=HOSTILE, act=Act.REMOVE, why=HOSTILE, detail={"ids": HOSTILE}, done=1
     )
+    progress = {"done": 1, "total": 2, "note": HOSTILE, "at": now.isoformat()}
+    Message.objects.update(progress=progress)
+    PoisonRecord.objects.update(progress=progress)
     return {
         "buried": _buried(),
         "message": message,
@@ -77,6 +82,10 @@ def hostile_rows(now: Any) -> dict[str, Model]:
             concurrency=1, running=[], started_at=now, seen_at=now,
         ),
         "instance": _instance(now),
+        "result": _result(now),
+        "brokerstatus": BrokerStatus.objects.create(
+            name="default", error=HOSTILE, unavailable_since=now, confirmed_at=now
+        ),
         "breaker": Breaker.objects.create(
             name=HOSTILE, failures=3, error=HOSTILE, opened_by=HOSTILE,
             opened_at=now, until=now + timedelta(minutes=1),
@@ -103,6 +112,16 @@ def _buried() -> Message:
     return moved
 
 
+def _result(now: Any) -> Result:
+    history = [{"attempt": 1, "error": HOSTILE, "traceback": HOSTILE, "worker": HOSTILE}]
+    return Result.objects.create(
+        message_id=10**9, queue=HOSTILE, name=HOSTILE, kind="task", outcome="successful",
+        payload={"kwargs": {"to": HOSTILE, HOSTILE: 1}}, headers={"x": HOSTILE}, value=HOSTILE,
+        history=history, workers=[HOSTILE], progress={"done": 1, "total": 2, "note": HOSTILE},
+        created_at=now, attempted_at=now, finished_at=now,
+    )  # fmt: skip
+
+
 def _instance(now: Any) -> Instance:
     InstanceEvent.objects.create(
         instance="17", execution_id=1, at=now, event="failed", name=HOSTILE, data={"why": HOSTILE}
@@ -119,6 +138,9 @@ def every_page(rows: dict[str, Model]) -> list[str]:
     """Return every address below the admin's app, with the keys of these rows filled in."""
     found = sorted(set(_walk(get_resolver(), "/")))
     pages = ["/admin/deadletter/", *(_filled(path, rows) for path in found)]
+    if "result" in rows:
+        # The permanent address of a message that has ended.
+        pages.append(f"/admin/deadletter/message/{rows['result'].pk}/change/")
     if isinstance(moved := rows.get("buried"), Message):
         pages += pages_of_dead_queues(moved)
     return pages

@@ -11,6 +11,7 @@ from django.test import Client
 from deadletter import lifecycle, operations, send, start
 from deadletter.lifecycle import Failure
 from deadletter.models import Message, PoisonRecord, Queue
+from tests.sample import tasks
 
 from .two_sites import MODELS
 
@@ -41,6 +42,9 @@ PAGES = [
     "count/",
     "auditentry/",
     "auditentry/{entry}/change/",
+    "result/",
+    "result/{result}/change/",
+    "message/{result}/change/",
 ]
 
 
@@ -58,7 +62,10 @@ def rows(poisoned, settings) -> dict[str, Any]:
     gone = send("c")
     operations.remove(gone.pk, by="ada")
     entry = operations.trail(gone.pk)[0].entry_id
-    return {"poison": record.pk, "message": second.pk, "queue": queue.pk, "entry": entry}
+    result = tasks.add.using(queue_name="ledger").enqueue(1).id
+    operations.cancel(result)
+    found = {"poison": record.pk, "message": second.pk, "queue": queue.pk, "entry": entry}
+    return {**found, "result": result}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -33,7 +33,16 @@ def pages(db) -> list[str]:
 
 def test_every_page_is_there(pages):
     assert len(pages) > 55
-    for model in ("alert", "count", "workerprocess", "breaker", "auditentry", "instance", "queue"):
+    for model in (
+        "alert",
+        "count",
+        "workerprocess",
+        "breaker",
+        "auditentry",
+        "instance",
+        "queue",
+        "result",
+    ):
         assert f"/admin/deadletter/{model}/" in pages
 
 

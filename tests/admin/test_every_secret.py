@@ -15,11 +15,13 @@ from deadletter.models import (
     Alert,
     AuditEntry,
     Breaker,
+    BrokerStatus,
     Count,
     Instance,
     Message,
     PoisonRecord,
     Queue,
+    Result,
     Span,
     WorkerProcess,
 )
@@ -42,6 +44,8 @@ def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811
         Act.RETRY, PoisonFilter(text=SECRET).fixed("default"), total=0, by="ada"
     )
     list(operations.export_poison(PoisonFilter(text=SECRET), by="ada"))
+    for model in (Message, PoisonRecord):
+        model.objects.update(progress={"done": 1, "total": 2, "note": SECRET})
     return {
         "buried": moved,
         "message": Message.objects.get(pk=rows["message"]),
@@ -58,7 +62,11 @@ def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811
             running=[], started_at=clock.now, seen_at=clock.now,
         ),
         "instance": Instance.objects.get(pk="order-1"),
+        "result": _result(clock.now),
         "breaker": Breaker.objects.get(pk=rows["breaker"]),
+        "brokerstatus": BrokerStatus.objects.create(
+            name="default", error=f"refused: {SECRET}", unavailable_since=clock.now
+        ),
     }  # fmt: skip
 
 
@@ -78,6 +86,16 @@ def _edited_and_dead_again() -> PoisonRecord:
     assert SECRET in edit.payload_before
     assert SECRET in edit.payload_after
     return record
+
+
+def _result(now: Any) -> Result:
+    """Return the result of a task that failed once."""
+    history = [{"attempt": 1, "error": SECRET, "traceback": SECRET}]
+    return Result.objects.create(
+        message_id=10**9, queue="default", name="pay", kind="task", outcome="successful",
+        payload={"kwargs": {"n": SECRET}}, headers={"x": SECRET}, value=SECRET, history=history,
+        progress={"done": 1, "note": SECRET}, created_at=now, finished_at=now,
+    )  # fmt: skip
 
 
 def _buried() -> Message:

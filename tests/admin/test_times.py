@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone, translation
 
 from deadletter import operations
+from deadletter.admin.history import show_duration
 from deadletter.models import Alert, AuditEntry, WorkerProcess
 from deadletter.times import ago, ahead, lasting, moment
 
@@ -39,6 +40,20 @@ def test_how_long_ago(seconds, text):
 )
 def test_how_far_ahead(seconds, text):
     assert ahead(NOW + timedelta(seconds=seconds), NOW).replace("\xa0", " ") == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0004, "under 1 ms"),
+        (0.0061, "0.0061 s"),
+        (99.7, "99.7 s"),
+        (99.99, "100 s"),
+        (720, "12 min"),
+    ],
+)
+def test_how_long_an_attempt_took(seconds, text):
+    assert show_duration(seconds) == text
 
 
 def test_a_time_has_seconds_and_the_zone_of_the_reader():

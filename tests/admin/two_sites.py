@@ -8,15 +8,20 @@ from django.urls import path
 from deadletter.models import (
     AuditEntry,
     Breaker,
+    BrokerStatus,
     Count,
     Instance,
     Message,
     PoisonRecord,
     Queue,
+    Result,
     WorkerProcess,
 )
 
-MODELS = (AuditEntry, Breaker, Count, Instance, Message, PoisonRecord, Queue, WorkerProcess)
+MODELS = (
+    AuditEntry, Breaker, BrokerStatus, Count, Instance, Message, PoisonRecord, Queue, Result,
+    WorkerProcess,
+)  # fmt: skip
 
 ops = admin.AdminSite(name="ops")
 for model in MODELS:

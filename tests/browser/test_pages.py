@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from deadletter import lifecycle, operations, send, start
+from deadletter import clock, lifecycle, operations, send, start
 from deadletter.lifecycle import Failure
-from deadletter.models import Queue
+from deadletter.models import Queue, Result
 
 from .rows import die
 
@@ -40,6 +40,9 @@ PAGES = {
     "counters": "count/",
     "audit": "auditentry/",
     "act of the audit": "auditentry/{entry}/change/",
+    "results": "result/",
+    "result": "result/{result}/change/",
+    "message that has ended": "message/{result}/change/",
 }
 
 
@@ -66,7 +69,19 @@ def rows(site: str) -> dict[str, Any]:
         "message": blocked.pk,
         "queue": Queue.objects.get(name="ledger").pk,
         "entry": entry.pk,
+        "result": _result(long).pk,
     }
+
+
+def _result(long: str) -> Result:
+    now = clock.now("default")
+    history = [{"attempt": 1, "error": long, "traceback": long, "worker": long}]
+    return Result.objects.create(
+        message_id=10**9, queue="ledger", name=f"shop.tasks.{long}", kind="task",
+        outcome="successful", payload={"kwargs": {"name": "x" * 300, "text": "<b>"}},
+        value={"text": "y" * 300}, history=history, workers=[long],
+        progress={"done": 3, "total": 4, "note": long}, created_at=now, finished_at=now,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

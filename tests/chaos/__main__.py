@@ -89,9 +89,10 @@ def _prepare(site: PostgresSite | SQLiteSite) -> None:
     django.setup()
     from django.core.management import call_command
 
-    from .nemesis import LIMITS, set_policy
+    from .nemesis import LIMITS, create_queues, set_policy
 
     call_command("migrate", run_syncdb=True, verbosity=0)
+    create_queues()
     set_policy(
         max_attempts=LIMITS[0],
         cooldown=timedelta(seconds=0.5),
@@ -150,6 +151,8 @@ def _drain(crew: people.Crew, journal: Path) -> float:
 
     from deadletter.models import Message
 
+    from .tasks import DEAD
+
     begun = active = time.monotonic()
     size = 0
     while time.monotonic() < active + PATIENCE:
@@ -157,7 +160,7 @@ def _drain(crew: people.Crew, journal: Path) -> float:
         if journal.stat().st_size > size:
             size, active = journal.stat().st_size, time.monotonic()
         try:
-            if not Message.objects.exists():
+            if not Message.objects.exclude(queue__name=DEAD).exists():
                 break
         except Error:
             connection.close()
@@ -171,15 +174,9 @@ def _lines(directory: Path) -> list[dict]:
 
 
 def _remains(crew: people.Crew) -> Remains:
-    from deadletter.models import Message, PoisonRecord
-    from tests.sample.models import Effect
+    from .remains import read_remains
 
-    return Remains(
-        queued=[(row.pk, row.payload["tag"]) for row in Message.objects.all()],
-        poison=[(row.message_id, row.payload["tag"]) for row in PoisonRecord.objects.all()],
-        effects=dict(Counter(Effect.objects.values_list("message", flat=True))),
-        leases_lost=crew.leases_lost(),
-    )
+    return read_remains(leases_lost=crew.leases_lost())
 
 
 def _stranded() -> list[str]:

@@ -10,6 +10,10 @@ class ChaosConfig(AppConfig):
     label = "chaos"
 
     def ready(self) -> None:
+        from deadletter.tasks.frameworks import primary
+
         from .crashes import arm
+        from .tasks import hear
 
         arm(os.environ)
+        primary().signals.task_finished.connect(hear)

@@ -12,17 +12,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 Line = dict[str, Any]
 
-#: A handler whose work and completion are one transaction: what it did is seen in the database.
-ATOMIC = "chaos.effect"
+#: Handlers whose work and completion are one transaction: what they did is seen in the database.
+ATOMIC = {"chaos.effect", "tests.chaos.tasks.effect"}
+SUCCESSFUL = "successful"
 #: Faults that hit only the connection: what was executed is reported over the next one, so they
 #: explain a second start of an atomic handler alone, whose own transaction they broke.
 CONNECTION_ONLY = {"terminate", "cut_before", "cut_after"}
 #: Faults after which a process says nothing any more.
 DEADLY = {"kill", "handler"}
+
+
+class StoredResult(NamedTuple):
+    """A row of the table of results; `fence` is the one that the task says it finished under."""
+
+    id: int
+    tag: str
+    outcome: str
+    fence: int | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,9 @@ class Remains:
     #: Messages of which a worker said itself that their lease was gone, or that it was over when a
     #: report that had broken off was repeated.
     leases_lost: frozenset[int] = frozenset()
+    #: The results that are stored, and the statuses that an application reads, by id of the task.
+    results: Sequence[StoredResult] = ()
+    statuses: dict[int, str | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -46,6 +59,8 @@ class Verdict:
     finished: int = 0
     poison: int = 0
     removed: int = 0
+    #: Results of tasks.
+    results: int = 0
     #: Starts of a message that had been started and had not failed.
     duplicates: int = 0
     #: Messages whose sender never learnt what became of them, and that exist.
@@ -54,7 +69,7 @@ class Verdict:
     def __str__(self) -> str:
         return (
             f"sent {self.sent}, finished {self.finished}, poison {self.poison}, "
-            f"removed {self.removed}, recovered {self.recovered}, "
+            f"removed {self.removed}, results {self.results}, recovered {self.recovered}, "
             f"duplicate starts {self.duplicates}"
         )
 
@@ -69,10 +84,14 @@ def check(
         finished=len(history.finished),
         poison=len(remains.poison),
         removed=len(history.removed),
+        results=len(remains.results),
         recovered=len(history.present & history.unknown),
         duplicates=sum(1 for _ in history.duplicates()),
     )
-    for rule in (_lost, _ghosts, _places, _unfinished, _effects, _order, _unexplained):
+    for rule in (
+        *(_lost, _ghosts, _places, _unfinished, _effects, _order, _unexplained),
+        *(_results, _outcomes, _statuses, _announcements),
+    ):
         verdict.violations += rule(history)
     verdict.violations += _too_often(history, max_attempts)
     return verdict
@@ -87,6 +106,7 @@ class _History:
         self.attempted = self._tags("attempted")
         self.withdrawn = self._tags("withdrawn")
         self.unknown = self._tags("unknown")
+        self.tasks = {tag for line in self._of("attempted") for tag in line.get("tasks", ())}
         self.retries = self._of("retrying")
         self.faults = self._of("fault")
         self.acked: dict[str, int] = {}
@@ -118,20 +138,27 @@ class _History:
 
     @cached_property
     def finished(self) -> set[str]:
-        done = {line["tag"] for line in self._of("finish") if line["name"] != ATOMIC}
+        done = {line["tag"] for line in self._of("finish") if line["name"] not in ATOMIC}
         return done | {self.tags[id] for id in self.remains.effects if id in self.tags}
+
+    @cached_property
+    def ended(self) -> set[str]:
+        """Tasks that ended without success: removed, cancelled, discarded."""
+        return {row.tag for row in self.remains.results if row.outcome != SUCCESSFUL}
 
     @cached_property
     def died(self) -> set[int]:
         """Ids that were poison at some time: their stream went on without them."""
         ids = {id for id, _ in self.remains.poison}
+        ids |= {row.id for row in self.remains.results if row.outcome != SUCCESSFUL}
         ids |= {id for line in self.retries for id in line["ids"]}
         return ids | {id for line in self._of("removing") for id in line["ids"]}
 
     @cached_property
     def present(self) -> set[str]:
         left = {tag for _, tag in (*self.remains.queued, *self.remains.poison)}
-        return left | {line["tag"] for line in self.starts} | self.finished
+        ended = {row.tag for row in self.remains.results}
+        return left | {line["tag"] for line in self.starts} | self.finished | ended
 
     @cached_property
     def starts_by_id(self) -> dict[int, list[Line]]:
@@ -164,7 +191,7 @@ class _History:
             fault["at"] <= until
             and fault["until"] >= start["at"]
             and (fault["pids"] is None or start["pid"] in fault["pids"])
-            and (fault["kind"] not in CONNECTION_ONLY or start["name"] == ATOMIC)
+            and (fault["kind"] not in CONNECTION_ONLY or start["name"] in ATOMIC)
             for fault in self.faults
         )
 
@@ -185,7 +212,7 @@ class _History:
 
 def _lost(history: _History) -> list[str]:
     there = {tag for _, tag in (*history.remains.queued, *history.remains.poison)}
-    accounted = history.finished | there | history.removed | history.maybe_removed
+    accounted = history.finished | there | history.removed | history.maybe_removed | history.ended
     return [f"lost: {tag} was acknowledged" for tag in sorted(set(history.acked) - accounted)]
 
 
@@ -291,3 +318,77 @@ def _unexplained(history: _History) -> list[str]:
         for before, again in history.duplicates()
         if not history.is_explained(before, again["at"]) and not history.was_silenced(before, again)
     ]
+
+
+def _results(history: _History) -> list[str]:
+    """A task that is gone has one result; a task that is there, in whatever place, has none."""
+    remains = history.remains
+    rows = Counter(row.tag for row in remains.results)
+    found = [f"two results: {tag} has {n}" for tag, n in sorted(rows.items()) if n > 1]
+    there = {tag for _, tag in (*remains.queued, *remains.poison)}
+    found += [
+        f"early result: {row.tag} is {row.outcome} and still there"
+        for row in remains.results
+        if row.tag in there
+    ]
+    stored = {tag for tag in history.acked if tag in history.tasks}
+    stored |= history.tasks & {line["tag"] for line in history.starts}
+    return found + [
+        f"no result: task {tag} is gone without one" for tag in sorted(stored - there - rows.keys())
+    ]
+
+
+def _outcomes(history: _History) -> list[str]:
+    """A result says what happened: the task finished like that, or somebody gave it up."""
+    ends = {(line["id"], line["fence"]) for line in history.lines if line["what"] == "finish"}
+    given_up = history.removed | history.maybe_removed
+    effects = history.remains.effects
+    found = []
+    for row in history.remains.results:
+        starts = history.starts_by_id.get(row.id, [])
+        if row.outcome == SUCCESSFUL:
+            if (row.id, row.fence) not in ends:
+                found.append(f"false result: {row.tag} never finished under fence {row.fence}")
+        elif effects.get(row.id):
+            found.append(f"false result: {row.tag} is {row.outcome} and had its effect")
+        elif row.tag not in given_up and not starts:
+            found.append(f"false result: {row.tag} is {row.outcome} and nobody gave it up")
+    successful = {row.id for row in history.remains.results if row.outcome == SUCCESSFUL}
+    atomic = {line["id"] for line in history.starts if line["name"] in ATOMIC}
+    return found + [
+        f"false result: {history.tags.get(id, id)} had no effect and is successful"
+        for id in sorted(successful & atomic - effects.keys())
+    ]
+
+
+def _statuses(history: _History) -> list[str]:
+    """What an application reads is what the rows say, and it can always be read."""
+    remains = history.remains
+    expected = {row.id: {"FAILED"} for row in remains.results}
+    expected |= {row.id: {"SUCCESSFUL"} for row in remains.results if row.outcome == SUCCESSFUL}
+    expected |= {id: {"FAILED"} for id, _ in remains.poison}
+    expected |= {id: {"READY", "RUNNING"} for id, _ in remains.queued}
+    wrong = [
+        f"misread: {history.tags.get(id, id)} is read as {status}"
+        for id, status in sorted(remains.statuses.items())
+        if status not in expected.get(id, set())
+    ]
+    unread = {line["id"] for line in history.lines if line["what"] == "unread"}
+    return wrong + [
+        f"misread: {history.tags.get(id, id)} was there and not found" for id in sorted(unread)
+    ]
+
+
+def _announcements(history: _History) -> list[str]:
+    """A success is announced once at most, and only if it is one; a death only of what died."""
+    told = Counter((line["id"], line["status"]) for line in history.lines if line["what"] == "told")
+    successful = {row.id for row in history.remains.results if row.outcome == SUCCESSFUL}
+    found = []
+    for (id, status), n in sorted(told.items()):
+        tag = history.tags.get(id, id)
+        if status == "SUCCESSFUL" and n > 1:
+            found.append(f"announced: {tag} succeeded {n} times")
+        is_true = id in (successful if status == "SUCCESSFUL" else history.died)
+        if not is_true:
+            found.append(f"announced: {tag} is {status}, and that is not true")
+    return found

@@ -17,11 +17,12 @@ import psycopg
 from django.db import Error, connection
 
 from deadletter import operations
-from deadletter.models import PoisonRecord, Queue
+from deadletter.models import Message, PoisonRecord, Queue
 from tests.sample.journal import write
 
 from .plan import OF_THE_SERVER, RECOVERY, Fault
 from .sites import PostgresSite, SQLiteSite
+from .tasks import DEAD, DISCARDING, MOVING
 from .workers import Crew
 
 #: The attempts a queue allows, from one edit to the next; the largest is what the checker needs.
@@ -211,6 +212,10 @@ class Nemesis:
         self._by_hand(lambda: self._judge("remove"))
 
     def _judge(self, verb: str) -> None:
+        self._judge_poison(verb)
+        self._judge_dead(verb)
+
+    def _judge_poison(self, verb: str) -> None:
         found = PoisonRecord.objects.order_by("-pk").values_list("pk", "message_id", "fence")
         records = {pk: (id, fence) for pk, id, fence in found[:HANDFUL]}
         if not records:
@@ -224,6 +229,22 @@ class Nemesis:
             gone = operations.remove_poison(list(records), by="operator", why="chaos").removed
             write("removed", ids=[records[pk][0] for pk in gone])
 
+    def _judge_dead(self, verb: str) -> None:
+        """Do the same with messages of the dead queue, by the ids they had before."""
+        rows = Message.objects.filter(queue__name=DEAD).order_by("-pk")
+        found = rows.values_list("pk", "source_id", "death")[:HANDFUL]
+        records = {pk: (id, death["fence"]) for pk, id, death in found}
+        if not records:
+            return
+        ids = [id for id, _ in records.values()]
+        if verb == "retry":
+            write("retrying", ids=ids, fences={str(id): fence for id, fence in records.values()})
+            operations.retry_dead(list(records), by="operator")
+        else:
+            write("removing", ids=ids)
+            gone = operations.remove(list(records), by="operator", why="chaos").removed
+            write("removed", ids=[records[pk][0] for pk in gone])
+
 
 def _be_impatient() -> None:
     """Give up waiting after two seconds: who holds the lock may be a worker that stands still."""
@@ -234,5 +255,12 @@ def _be_impatient() -> None:
             cursor.execute("PRAGMA busy_timeout = 2000")
 
 
+def create_queues() -> None:
+    """Create the queues of tasks beside "default"."""
+    dead = Queue.objects.create(name=DEAD)
+    Queue.objects.create(name=MOVING, on_poison="dead_queue", dead_queue=dead)
+    Queue.objects.create(name=DISCARDING, on_poison="discard")
+
+
 def set_policy(**fields: Any) -> None:
-    Queue.objects.filter(name="default").update(**fields)
+    Queue.objects.exclude(name=DEAD).update(**fields)

@@ -2,7 +2,8 @@
 `python -m tests.chaos.producer NUMBER SEED SECONDS`: send messages, and write down what is known.
 
 Before a transaction: `attempted`. After its commit: `acked` with the ids. After a rollback:
-`withdrawn`. After an error nothing is known, and `unknown` says so.
+`withdrawn`. After an error nothing is known, and `unknown` says so. A third of the messages are
+tasks; whenever the result of one that was stored cannot be read, `unread` says so.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tests.sample.journal import write
 STREAMS = 6
 #: Transactions a second.
 RATE = 12
+#: Keys of one producer: few, so that they are often taken.
+KEYS = 3
 
 
 class Withdrawn(Exception):
@@ -42,10 +45,8 @@ def orders(number: int, seed: int) -> Iterator[tuple[list[dict[str, Any]], bool]
 
 def _order(chance: random.Random, tag: str, number: int) -> dict[str, Any]:
     payload: dict[str, Any] = {"tag": tag, "sleep": round(chance.uniform(0, 0.02), 4)}
-    name = chance.choices(
-        ("chaos.work", "chaos.async", "chaos.effect", "chaos.crash"), (70, 10, 19, 0.4)
-    )[0]
-    if name == "chaos.crash":
+    work = chance.choices(("work", "async", "effect", "crash"), (70, 10, 19, 0.4))[0]
+    if work == "crash":
         payload["times"] = chance.choice((1, 1, 99))
     fate = chance.random()
     if fate < 0.02:
@@ -56,21 +57,66 @@ def _order(chance: random.Random, tag: str, number: int) -> dict[str, Any]:
         # Longer than a lease: it must be renewed.
         payload["sleep"] = 4.0
     stream = f"{number}-{chance.randrange(STREAMS)}" if chance.random() < 0.5 else None
-    return {"name": name, "payload": payload, "stream": stream}
+    if chance.random() < 0.65:
+        return {"name": f"chaos.{work}", "payload": payload, "stream": stream}
+    return _task(chance, "work_async" if work == "async" else work, payload, stream, number)
+
+
+def _task(
+    chance: random.Random, task: str, payload: dict[str, Any], stream: str | None, number: int
+) -> dict[str, Any]:
+    queue = chance.choices(("default", "moving", "discarding"), (60, 20, 20))[0]
+    if queue != "default" and chance.random() < 0.2:
+        payload["fail"] = 99
+    if stream is not None and queue != "default":
+        stream = f"{queue}-{stream}"
+    key = f"{number}-{chance.randrange(KEYS)}" if chance.random() < 0.1 else None
+    return {"task": task, "queue": queue, "payload": payload, "stream": stream, "key": key}
+
+
+def _send(order: dict[str, Any]) -> tuple[int, str]:
+    """Send a message or enqueue a task; return the id and the tag of what has its key now."""
+    from deadletter import send
+
+    from . import tasks
+
+    tag: str = order["payload"]["tag"]
+    if "task" not in order:
+        return send(**order).pk, tag
+    task = getattr(tasks, order["task"]).using(
+        queue_name=order["queue"], stream=order["stream"], key=order["key"]
+    )
+    result = task.enqueue(**order["payload"])
+    return int(result.id), result.kwargs["tag"]
+
+
+def _read_again(ids: list[int], chance: random.Random) -> None:
+    """Read the result of a task that was stored: it exists, wherever the task is by now."""
+    from deadletter.tasks.frameworks import primary
+
+    id = chance.choice(ids)
+    try:
+        primary().backends["default"].get_result(str(id))
+    except primary().result_does_not_exist:
+        write("unread", id=id)
+    except Error:
+        connection.close()
 
 
 def produce(number: int, seed: int, seconds: float) -> None:
-    from deadletter import send
-
     end = time.monotonic() + seconds
+    known: list[int] = []
+    chance = random.Random(seed)
     for batch, rolled_back in orders(number, seed):
         if time.monotonic() > end:
             break
         tags = [order["payload"]["tag"] for order in batch]
-        write("attempted", tags=tags, streams=[order["stream"] for order in batch])
+        tasks = [order["payload"]["tag"] for order in batch if "task" in order]
+        streams = [order["stream"] for order in batch]
+        write("attempted", tags=tags, streams=streams, tasks=tasks)
         try:
             with transaction.atomic():
-                ids = [send(**order).pk for order in batch]
+                sent = [_send(order) for order in batch]
                 if rolled_back:
                     raise Withdrawn
         except Withdrawn:
@@ -79,7 +125,14 @@ def produce(number: int, seed: int, seconds: float) -> None:
             write("unknown", tags=tags, error=str(error))
             connection.close()
         else:
-            write("acked", tags=tags, ids=ids)
+            own = {tag: id for (id, holder), tag in zip(sent, tags, strict=True) if holder == tag}
+            write("acked", tags=list(own), ids=list(own.values()))
+            # A key was taken: an earlier task stands for this one.
+            if merged := [tag for tag in tags if tag not in own]:
+                write("withdrawn", tags=merged)
+            known += [id for tag, id in own.items() if tag in tasks]
+        if known:
+            _read_again(known, chance)
         time.sleep(1 / RATE)
 
 

@@ -16,13 +16,16 @@ from django.db import connection
 
 from deadletter import FailureReason, crash_points, lifecycle, send
 from deadletter.lifecycle import Failure, claim, fail
-from deadletter.models import Message, PoisonRecord
+from deadletter.models import Message, PoisonRecord, Result
 from tests.processes import wait_until
 from tests.sample.journal import DIRECTORY, write
-from tests.sample.models import Effect
 
-from .checker import Line, Remains, check
+from . import tasks
+from .checker import Line, check
+from .nemesis import create_queues, set_policy
+from .remains import read_remains
 from .stage import Actor, stage
+from .tasks import DEAD, DISCARDING, MOVING, tag_of
 from .workers import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
@@ -40,8 +43,13 @@ SLOW = {"renew.extended": "slow", "stage.recorded": "recording"}
 OF_THE_SUPERVISOR = ["supervisor.freeing", "supervisor.freed"]
 OF_A_SENDER = ["send.stored", "send_many.stored", "notify.sending"]
 OF_AN_OPERATOR = {"retry.restored": "retry", "remove.deleted": "remove"}
+#: Of the outbox: tests/outbox/test_processes.py.
+OF_THE_OUTBOX = [
+    point for point in crash_points.POINTS if point.startswith(("publish", "relay.", "outbox."))
+]
 OF_A_WORKER = sorted(
-    crash_points.POINTS.keys() - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys()}
+    crash_points.POINTS.keys()
+    - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys(), *OF_THE_OUTBOX}
 )
 
 #: Deaths at a point that nothing gets past, before it is repaired.
@@ -71,7 +79,20 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "slow": {"sleep": 0.75},
     # Until what it has done is written.
     "recording": {"name": "chaos.staged", "sleep": 0.75},
+    "task": {"task": "work"},
+    "task-first": {"task": "work", "stream": "e"},
+    "task-failing": {"task": "work", "stream": "e", "fail": 1},
+    "task-hopeless": {"task": "work", "stream": "e", "fail": 99},
+    "task-last": {"task": "work", "stream": "e"},
+    "task-effect": {"task": "effect"},
+    "task-async": {"task": "work_async"},
+    "task-discarded": {"task": "work", "queue": DISCARDING, "fail": 99},
+    "task-moved": {"task": "work", "queue": MOVING, "fail": 99},
 }
+#: What fails at each attempt.
+HOPELESS = {"hopeless", "task-hopeless", "task-moved"}
+#: Tasks whose results are lost with their process: their attempts are charged.
+CHARGED = {tag for tag, options in MESSAGES.items() if "task" in options}
 
 
 class Theatre:
@@ -86,8 +107,19 @@ class Theatre:
 
     def send(self, tag: str, name: str = "chaos.work", **options: Any) -> int:
         stream = options.pop("stream", None)
+        if "task" in options:
+            return self.enqueue(tag, stream=stream, **options)
         write("attempted", tags=[tag])
         id = send(name, {"tag": tag, **options}, stream=stream).pk
+        write("acked", tags=[tag], ids=[id])
+        return id
+
+    def enqueue(
+        self, tag: str, *, task: str, stream: str | None, queue: str = "default", **options: Any
+    ) -> int:
+        write("attempted", tags=[tag], tasks=[tag])
+        wanted = getattr(tasks, task).using(queue_name=queue, stream=stream)
+        id = int(wanted.enqueue(tag=tag, **options).id)
         write("acked", tags=[tag], ids=[id])
         return id
 
@@ -105,12 +137,7 @@ class Theatre:
         return sum(line["what"] == "fault" for line in self.lines())
 
     def assert_promises_kept(self) -> None:
-        remains = Remains(
-            queued=[(row.pk, row.payload["tag"]) for row in Message.objects.all()],
-            poison=[(row.message_id, row.payload["tag"]) for row in PoisonRecord.objects.all()],
-            effects=dict(Counter(Effect.objects.values_list("message", flat=True))),
-        )
-        assert check(self.lines(), remains, max_attempts=LIMIT).violations == []
+        assert check(self.lines(), read_remains(), max_attempts=LIMIT).violations == []
         assert lifecycle.sweep().repaired == 0
 
     def run(self, *, deaths: int = 1, **environment: str) -> None:
@@ -122,7 +149,7 @@ class Theatre:
             if worker.code is not None:
                 assert worker.code == -signal.SIGKILL, worker.text()
                 worker = self.start("worker", *ARGUMENTS, **environment)
-            if Message.objects.exists():
+            if Message.objects.exclude(queue__name=DEAD).exists():
                 return False
             if self.deaths() < deaths:
                 # Two processes happened to share the work so that neither came by: once more.
@@ -135,17 +162,19 @@ class Theatre:
         wait_until(lambda: "worker_started" in worker.text(), why=worker.text)
         assert worker.stop() == 0
 
-    def dead(self) -> dict[str, PoisonRecord]:
+    def dead(self) -> dict[str, Any]:
         """Return what died, by its tag without the number of its round."""
-        return {row.payload["tag"].split()[0]: row for row in PoisonRecord.objects.all()}
+        rows = [*PoisonRecord.objects.all(), *Message.objects.filter(queue__name=DEAD)]
+        return {tag_of(row.payload).split()[0]: row for row in rows}
 
 
 @pytest.fixture
 def theatre(
-    policy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_db: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_db: None
 ) -> Iterator[Theatre]:
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
-    policy(
+    create_queues()
+    set_policy(
         max_attempts=LIMIT,
         cooldown=timedelta(seconds=0.1),
         lease_timeout=timedelta(seconds=1),
@@ -167,7 +196,7 @@ def test_a_worker_that_dies_once_harms_nobody(theatre: Theatre, point: str):
     assert theatre.deaths() == 1
     theatre.assert_promises_kept()
     # Only what fails at each attempt dies; whatever was on its way when the process ended does not.
-    assert theatre.dead().keys() == {"hopeless"}
+    assert theatre.dead().keys() == HOPELESS
 
 
 @pytest.mark.parametrize("point", OF_A_WORKER)
@@ -188,11 +217,12 @@ def test_a_worker_that_dies_always_harms_only_the_message_it_dies_of(theatre: Th
     dead = theatre.dead()
     if not bound:
         assert theatre.deaths() <= MANY
-        assert dead.keys() == {"hopeless"}
+        assert dead.keys() - CHARGED == {"hopeless"}
+        assert dead.keys() >= HOPELESS
         return
     tag = {"atomic.completed": "effect", **SLOW}.get(point, "culprit")
     assert theatre.deaths() == LIMIT
-    assert dead.keys() == {"hopeless", tag}
+    assert dead.keys() == HOPELESS | {tag}
     assert dead[tag].reason == FailureReason.POISON_MESSAGE
     assert dead[tag].last_failure_reason == FailureReason.WORKER_LOST
     assert dead[tag].attempts == LIMIT
@@ -215,8 +245,8 @@ def test_a_supervisor_that_dies_beside_its_child_leaves_the_rest_to_time(
     theatre.assert_promises_kept()
     # One attempt of "failing" fails by itself; what ran in the other child when the supervisor died
     # is charged as well, so two deaths may use up the other two.
-    unlucky = {"failing"} if times == 2 else set()
-    assert theatre.dead().keys() - unlucky == {"hopeless"}
+    unlucky = {"failing", *CHARGED} - HOPELESS if times == 2 else set()
+    assert theatre.dead().keys() - unlucky == HOPELESS
 
 
 @pytest.mark.parametrize("point", OF_A_SENDER)
@@ -258,6 +288,25 @@ def test_an_operator_whose_process_dies_has_done_nothing(theatre: Theatre, point
     theatre.run(deaths=DEATHS)
     theatre.assert_promises_kept()
     assert not PoisonRecord.objects.exists()
+
+
+@pytest.mark.parametrize("point", ["remove.deleted", "transaction.committing"])
+def test_a_removal_that_dies_leaves_no_result(theatre: Theatre, point: str):
+    id = theatre.send("dead", task="work")
+    batch = claim(worker="w")
+    fail(batch.token, [Failure(id, "never", permanent=True)])
+    records = list(PoisonRecord.objects.values_list("pk", flat=True))
+
+    for _ in range(DEATHS):
+        dying = theatre.start("operator", "remove", records, DEADLETTER_CRASH_AT=point)
+        assert dying.wait() == -signal.SIGKILL
+        assert (PoisonRecord.objects.count(), Result.objects.count()) == (1, 0)
+
+    write("removing", ids=[id])
+    assert theatre.start("operator", "remove", records).wait() == 0
+    assert PoisonRecord.objects.count() == 0
+    assert [(row.pk, row.outcome) for row in Result.objects.all()] == [(id, "removed")]
+    theatre.assert_promises_kept()
 
 
 def test_every_point_is_in_the_list_and_the_list_is_in_the_source():

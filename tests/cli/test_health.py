@@ -85,6 +85,7 @@ def test_json_has_the_same_for_scripts(cli, worker, clock) -> None:
         "problems": ["queue default: a message has been due for 5 s (more than 1)"],
         "workers": ["w1"],
         "queues": [{"name": "default", "waited": 5.0, "workers": 1}],
+        "brokers": [],
         "poison": 0,
         "reachable": True,
     }

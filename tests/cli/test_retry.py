@@ -12,6 +12,7 @@ from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
 from deadletter.operations import acts
 from tests.operations.records import dead, entries, failed, many_dead
+from tests.sample.payloads import TYPED
 
 
 def test_one_or_several_ids_are_retried(cli, clock, counts):
@@ -519,3 +520,34 @@ def test_a_payload_is_repaired_on_its_way_out_of_a_dead_queue(cli, moved):
 
     assert result.code == 0
     assert Message.objects.get(pk=first.source_id).payload == {"password": "s3cret", "to": 2}
+
+
+@pytest.mark.parametrize("which", [(), ("--dry-run",), ("--message",)])
+def test_a_payload_is_checked_against_the_class_of_its_handler(
+    cli, clock, counts, handles, monkeypatch, which
+):
+    record = dead("orders.ship", {"order": "x", "token": "4111"})
+    monkeypatch.setattr(
+        "deadletter.cli.retry.look_up_handlers",
+        lambda: handles("orders.ship", print, payload=TYPED),
+    )
+    number = record.message_id if "--message" in which else record.pk
+
+    bad = '{"order": "y", "token": "[redacted]"}'
+    result = cli("retry", *which, number, "--payload", bad, "--yes")
+
+    assert result.code == 2
+    assert "the payload was refused: payload.order: expected int, got str" in result.err
+    assert counts() == {"dead": 1}
+    good = '{"order": 8, "token": "[redacted]"}'
+    assert cli("retry", *which, number, "--payload", good, "--yes").code == 0
+
+
+def test_a_hidden_value_that_does_not_match_is_not_printed(cli, clock, handles):
+    record = dead("orders.ship", {"order": 1, "token": 4111})
+    handles("orders.ship", print, payload=TYPED)
+
+    result = cli("retry", record.pk, "--payload", '{"order": 2, "token": "[redacted]"}', "--yes")
+
+    assert "payload.token: expected str, got int" in result.err
+    assert "4111" not in result.err + result.out

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import timedelta
 
 import pytest
 
 from deadletter import send
 from deadletter.models import Message, Queue
+from tests.sample import payloads
 
 
 def test_a_message_is_stored_and_its_id_printed(cli, clock, counts):
@@ -99,3 +101,21 @@ def test_a_key_that_is_taken_prints_who_has_it(cli, clock):
     assert f"message {first.pk} has this key and is not finished; nothing was stored" in result.err
     assert cli("send", "mail", "--key", "k", "--format", "json").json["stored"] is False
     assert Message.objects.count() == 1
+
+
+def test_a_payload_is_checked_against_the_class_of_its_handler(
+    cli, clock, counts, handles, monkeypatch
+):
+    # The command imports handlers, as a worker does.
+    monkeypatch.setattr(
+        "deadletter.cli.send.look_up_handlers",
+        lambda: handles("orders.ship", print, payload=payloads.TYPED),
+    )
+
+    result = cli("send", "orders.ship", "--payload", json.dumps(payloads.BAD))
+
+    assert result.code == 2
+    assert f'the message was refused: {payloads.PLACE} "x"' in result.err
+    assert counts() == {}
+    assert cli("send", "orders.ship", "--payload", json.dumps(payloads.GOOD)).code == 0
+    assert counts() == {"pending": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -257,3 +258,26 @@ def test_a_message_that_died_again_in_its_dead_queue_is_shown_by_the_id_it_had(c
     assert result.lines[0] == f"message {id} died in queue default and is {now}"
     assert "  died in:   queue default" in result.lines
     assert cli("release", id, "--yes").lines[-1] == f"{id}: died, and is {now}"
+
+
+def test_the_last_progress_is_shown(cli, clock):
+    record, message = dead(), send("mail")
+    report = {"done": 1_234, "total": 10_000, "note": "a\u202eb", "at": clock.now.isoformat()}
+    Message.objects.update(progress=report)
+    PoisonRecord.objects.update(progress=report | {"total": None, "note": ""})
+    clock.advance(60)
+
+    when = f"{clock.now - timedelta(minutes=1):%Y-%m-%d %H:%M:%S} UTC, 60 s ago"
+    shown = cli("show", "--message", message.pk)
+    assert f"  progress:  1,234 of 10,000 (12 %), a\\u202eb, {when}" in shown.lines
+    assert f"  progress:  1,234 done, {when}" in cli("show", record.pk).lines
+    (row,) = cli("show", "--message", message.pk, "--format", "json").json
+    assert row["progress"] == report
+
+
+def test_without_a_report_no_progress_is_shown(cli, clock):
+    message = send("mail")
+
+    assert "progress" not in cli("show", "--message", message.pk).out
+    (row,) = cli("show", "--message", message.pk, "--format", "json").json
+    assert row["progress"] is None

@@ -13,7 +13,7 @@ import pytest
 from django.conf import settings
 
 from deadletter import operations
-from deadletter.cli.text import ago, span, table
+from deadletter.cli.text import ago, lasted, span, table
 from deadletter.logs import event
 from deadletter.models import PoisonRecord, Queue
 from deadletter.text import count_columns, fit_columns, terminal_line, terminal_paragraph
@@ -50,6 +50,23 @@ def test_a_long_text_is_cut_without_looking_at_all_of_it():
     assert terminal_line("日本語日本語", width=7) == "日本語…"
     assert count_columns(fit_columns("日本語日本語", 8)) <= 8
     assert terminal_line(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "under 1 ms"),
+        (0.000063, "under 1 ms"),
+        (0.00841, "0.0084 s"),
+        (9.99, "10 s"),
+        (99.7, "100 s"),
+        (1_234, "20 min"),
+        (1e300, "365000 d"),
+        (float("nan"), "365000 d"),
+    ],
+)
+def test_how_long_an_attempt_took_has_no_exponent(seconds, text):
+    assert lasted(seconds) == text
 
 
 def test_columns_are_aligned_whatever_is_in_them():

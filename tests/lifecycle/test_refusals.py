@@ -17,12 +17,15 @@ VALUES = {
     "key": "k",
     "n": 2,
     "poison_id": 3,
+    "copy": 9,
     "instance": "order-1",
     "parent": "order-0",
     "execution": 4,
     "error": "boom",
     "failed_by": 9,
     "what": "pay#1",
+    "topic": "orders.shipped",
+    "broker": "default",
 }
 
 

@@ -49,7 +49,7 @@ def test_sending_is_announced_after_the_commit(heard):
 
 @pytest.mark.postgresql_only(reason="SQLite has no NOTIFY")
 def test_a_sender_is_not_told_of_a_notification_that_failed(monkeypatch, caplog):
-    def refuse(using: str) -> None:
+    def refuse(using: str, channel: str) -> None:
         raise OperationalError("server closed the connection")
 
     monkeypatch.setattr(notify, "_notify", refuse)

@@ -212,7 +212,14 @@ def test_poison_is_counted_by_kind(clock):
     PoisonRecord.objects.filter(pk=activity).update(kind="activity")
     PoisonRecord.objects.filter(pk=strange).update(kind="strange")
 
-    assert read_poison("default") == {"message": 2, "orchestration": 0, "activity": 1, OTHER: 1}
+    assert read_poison("default") == {
+        "message": 2,
+        "orchestration": 0,
+        "activity": 1,
+        "task": 0,
+        "event": 0,
+        OTHER: 1,
+    }
 
 
 def test_the_number_of_questions_depends_on_queues_only(clock):

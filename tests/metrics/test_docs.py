@@ -20,6 +20,7 @@ from deadletter.metrics.depths import CAP, CLASSIFIED, Depth, Depths
 from deadletter.metrics.exposition import process_families, table_families
 from deadletter.metrics.process_counters import ProcessCounters, add_up
 from deadletter.metrics.totals import Totals
+from deadletter.operations import BrokerReport
 
 DOCS = Path(settings.BASE_DIR) / "docs"
 ALERTS = yaml.safe_load((DOCS / "alerts.prometheus.yml").read_text())
@@ -34,7 +35,11 @@ def rows() -> list[Metric]:
     pair = {("q", "n"): 1}
     totals = Totals(pair, pair, {("q", "n", "r"): 1}, by_type, by_type, by_type, by_type)
     depth = Depth({"pending": 1}, 1.0, False, False, 1, 1, 1.0, 1.0)
-    depths = Depths({"q": depth}, 1, ["n"], attempts={"1": 1})
+    broker = BrokerReport(
+        name="b", is_configured=True, waiting=1, held=0, oldest_at=None, lanes=1, relays=1,
+        unavailable_since=None, error="", confirmed_at=None,
+    )  # fmt: skip
+    depths = Depths({"q": depth}, 1, ["n"], attempts={"1": 1}, brokers=[broker])
     return list(table_families(TableReading(totals, depths, by_type, 0.0)))
 
 

@@ -74,6 +74,8 @@ def test_every_number_is_right_after_a_story(clock, policy, handles):
         ("message",): 2,
         ("orchestration",): 0,
         ("activity",): 1,
+        ("task",): 0,
+        ("event",): 0,
     }
     assert found("deadletter_poison_messages_retried_total", type="message") == 1
     assert found("deadletter_poison_messages_removed_total", type="message") == 1
@@ -83,6 +85,8 @@ def test_every_number_is_right_after_a_story(clock, policy, handles):
         ("message",): 0,
         ("orchestration",): 0,
         ("activity",): 1,
+        ("task",): 0,
+        ("event",): 0,
     }
     depth = {key: n for key, n in found.named("deadletter_queue_depth").items() if n}
     assert depth == {

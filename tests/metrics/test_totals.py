@@ -61,10 +61,38 @@ def test_deaths_and_what_people_did_are_told_apart_by_kind():
 
     found = MonotonicTotals().read("default")
 
-    assert found.poisoned == {"message": 1, "orchestration": 0, "activity": 10, OTHER: 100}
-    assert found.retried == {"message": 2, "orchestration": 0, "activity": 20, OTHER: 0}
-    assert found.removed == {"message": 3, "orchestration": 0, "activity": 30, OTHER: 0}
-    assert found.deferred == {"message": 4, "orchestration": 0, "activity": 40, OTHER: 0}
+    assert found.poisoned == {
+        "message": 1,
+        "orchestration": 0,
+        "activity": 10,
+        "task": 0,
+        "event": 0,
+        OTHER: 100,
+    }
+    assert found.retried == {
+        "message": 2,
+        "orchestration": 0,
+        "activity": 20,
+        "task": 0,
+        "event": 0,
+        OTHER: 0,
+    }
+    assert found.removed == {
+        "message": 3,
+        "orchestration": 0,
+        "activity": 30,
+        "task": 0,
+        "event": 0,
+        OTHER: 0,
+    }
+    assert found.deferred == {
+        "message": 4,
+        "orchestration": 0,
+        "activity": 40,
+        "task": 0,
+        "event": 0,
+        OTHER: 0,
+    }
 
 
 def test_rows_that_are_forgotten_take_nothing_away():

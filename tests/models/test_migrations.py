@@ -302,7 +302,8 @@ def test_the_migration_of_the_rules_may_be_run_again_after_a_crash(
     assert {"payload_after", "payload_before", "deadletter_audit_payloads"} <= set(
         added["deadletter_audit"]
     )
-    assert new.keys() - old.keys() == {"deadletter_worker_death"}
+    # Others are of later migrations.
+    assert "deadletter_worker_death" in new.keys() - old.keys()
 
 
 @pytest.mark.postgresql_only(reason="SQLite has no lock timeout")

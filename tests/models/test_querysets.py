@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from deadletter.models import Instance, Message, PoisonRecord, WorkerProcess, primary_alias
+from deadletter.models import Instance, Message, PoisonRecord, Result, WorkerProcess, primary_alias
 
 pytestmark = pytest.mark.django_db
 
@@ -45,14 +45,18 @@ def test_the_served_queues_are_those_of_the_rows_and_patterns_count():
     assert "slow" not in served
 
 
+ATTEMPTS = ("history", "workers", "progress")
+
+
 @pytest.mark.parametrize(
     ("rows", "left_out"),
     [
-        (Message.objects.without_bodies, {"payload", "headers", "history", "error", "death"}),
-        (PoisonRecord.objects.without_bodies, {"payload", "headers", "history", "death"}),
+        (Message.objects.without_bodies, {*ATTEMPTS, "payload", "headers", "error", "death"}),
+        (PoisonRecord.objects.without_bodies, {*ATTEMPTS, "payload", "headers", "death"}),
+        (Result.objects.without_bodies, {*ATTEMPTS, "payload", "headers", "value"}),
         (
             PoisonRecord.objects.short_columns,
-            {"payload", "headers", "history", "death", "last_error", "verdict"},
+            {*ATTEMPTS, "payload", "headers", "death", "last_error", "verdict"},
         ),
         (Instance.objects.without_bodies, {"input", "state", "output", "inbox", "history"}),
         (
@@ -68,7 +72,7 @@ def test_bodies_are_left_out(rows, left_out):
 def test_the_death_of_a_message_in_a_dead_queue_can_be_kept():
     rows = Message.objects.without_bodies(keep_death=True)
 
-    assert rows.query.deferred_loading == ({"payload", "headers", "history", "error"}, True)
+    assert rows.query.deferred_loading == ({*ATTEMPTS, "payload", "headers", "error"}, True)
 
 
 def test_the_primary_is_what_is_given_or_what_messages_are_written_to():

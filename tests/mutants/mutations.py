@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from .mutation import Database, Edit, Mutation, python, sql
 
 RECORDED = "tests/worker/test_stages.py"
+REPORTED = "tests/worker/test_progress.py"
+PROGRESS = "tests/lifecycle/test_progress.py"
 STAGES = "tests/lifecycle/test_stages.py"
 SETTLE = "tests/lifecycle/test_settles.py"
 FINISH = "tests/lifecycle/test_completions.py"
@@ -23,6 +25,7 @@ LEVELS = "tests/lifecycle/test_levels.py"
 BUSY = "tests/worker/test_levels.py"
 IMPORTS = "tests/operations/test_imports.py"
 PATTERNS = "tests/lifecycle/test_patterns.py"
+RELOADER = "tests/worker/test_reloader.py"
 REPLACEMENT = "tests/worker/test_replacement.py"
 COPIES = "tests/worker/test_forks.py"
 ATOMIC = "tests/worker/test_atomic.py"
@@ -61,6 +64,7 @@ def mutations() -> list[Mutation]:
         *_counting(),
         *_thresholds(),
         *_stages(),
+        *_progress(),
         *_streams(),
         *_locks(),
         *_waits(),
@@ -72,6 +76,9 @@ def mutations() -> list[Mutation]:
         *_processes(),
         *_people(),
         *_applications(),
+        *_payload_types(),
+        *_results(),
+        *_outbox(),
         *_rest(),
     ]
 
@@ -571,6 +578,128 @@ def _stages() -> Iterator[Mutation]:
     )
 
 
+def _progress() -> Iterator[Mutation]:
+    """A report is the holder's, costs little, and stays until the next one."""
+    for on in BOTH:
+        yield Mutation(
+            "write a report without the token",
+            on,
+            [_without_token(on, "record_progress")],
+            [f"{PROGRESS}::test_only_the_holder_of_a_live_lease_reports"],
+        )
+        yield Mutation(
+            "write a report under a lease that is over",
+            on,
+            [_without_end(on, "record_progress")],
+            [f"{PROGRESS}::test_only_the_holder_of_a_live_lease_reports"],
+        )
+        copies = {
+            "quarantine": "poison",
+            "move_to_dead_queue": "a_dead_queue",
+            "retry": "poison",
+            "retry_dead": "a_dead_queue",
+        }
+        for statement, where in copies.items():
+            table = "p" if statement == "retry" else "m"
+            for column in ("workers", "progress"):
+                yield Mutation(
+                    f"{statement} without {column}",
+                    on,
+                    [sql(on, statement, f"{table}.{column}", "NULL")],
+                    [f"{PROGRESS}::test_{where}_keeps_report_and_workers_until_a_retry"],
+                )
+    yield Mutation(
+        "wait for a locked row to write a report",
+        "postgresql",
+        [sql("postgresql", "record_progress", "FOR UPDATE SKIP LOCKED", "FOR UPDATE")],
+        [f"{REPORTED}::test_a_row_that_is_locked_is_skipped_and_tried_again"],
+    )
+    yield Mutation(
+        "write every report at once",
+        "sqlite",
+        [python("worker/in_flight.py", "REPORT_INTERVAL = 1.0", "REPORT_INTERVAL = 0.0")],
+        [f"{REPORTED}::test_a_handler_that_reports_in_a_loop_causes_one_exchange_a_second"],
+    )
+    yield Mutation(
+        "queue every report of a loop",
+        "sqlite",
+        [
+            python(
+                "lifecycle/values.py",
+                "if is_first and self.recorder is not None:",
+                "if self.recorder is not None:",
+            )
+        ],
+        [f"{REPORTED}::test_a_handler_that_reports_in_a_loop_is_queued_once"],
+    )
+    yield Mutation(
+        "lose the last report of a failed attempt",
+        "sqlite",
+        [
+            python(
+                "lifecycle/failures.py",
+                "    record_last_reports(tx, [reports[id] for id in written])\n",
+                "",
+            )
+        ],
+        [f"{PROGRESS}::test_a_failure_carries_the_last_report"],
+    )
+    yield Mutation(
+        "lose the last report of a stage",
+        "sqlite",
+        [
+            python(
+                "lifecycle/completions.py",
+                "    stages.record_last_reports(tx, completions)\n",
+                "",
+            )
+        ],
+        [f"{PROGRESS}::test_a_finished_stage_carries_the_last_report"],
+    )
+    yield Mutation(
+        "lose the last report of a result",
+        "sqlite",
+        [
+            python(
+                "worker/execute.py",
+                "KeptResult(text, handler.kept, message.progress)",
+                "KeptResult(text, handler.kept)",
+            )
+        ],
+        [f"{PROGRESS}::test_a_result_keeps_the_last_report"],
+    )
+    yield Mutation(
+        "lose the last report of what is given back",
+        "sqlite",
+        [python("worker/in_flight.py", "and (is_time or id in released)", "and is_time")],
+        [f"{REPORTED}::test_the_last_report_is_kept_when_the_message_is_given_back"],
+    )
+    yield Mutation(
+        "write the report of a message whose stage was skipped",
+        "sqlite",
+        [
+            python(
+                "lifecycle/stages.py",
+                "if item.report is not None and (not item.flags or item.id in recorded)",
+                "if item.report is not None",
+            )
+        ],
+        [f"{PROGRESS}::test_a_report_waits_for_the_stage_whose_row_was_locked"],
+    )
+    yield Mutation(
+        "write a report again with the failure",
+        "sqlite",
+        [
+            python(
+                "lifecycle/stages.py",
+                "and message.progress is not message.written_progress",
+                "and message.progress is not None",
+            )
+        ],
+        [f"{PROGRESS}::test_a_report_that_is_on_the_row_is_not_written_again_by_the_failure"],
+    )
+
+
 def _streams() -> Iterator[Mutation]:
     """What is parked is woken by whoever unblocks its stream."""
     for on in BOTH:
@@ -769,8 +898,8 @@ def _locks() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/notify.py",
-                "transaction.on_commit(lambda: _notify(using), using=using, robust=True)",
-                "_notify(using)",
+                "transaction.on_commit(lambda: _notify(using, channel), using=using, robust=True)",
+                "_notify(using, channel)",
             )
         ],
         ["tests/lifecycle/test_notify.py"],
@@ -1215,6 +1344,156 @@ def _dead_queues() -> Iterator[Mutation]:
         )
 
 
+def _outbox() -> Iterator[Mutation]:
+    """Break the order, the leases and the refusals of the outbox, and the inbox."""
+    relay, inbox = "tests/outbox/test_relay.py", "tests/outbox/test_inbox.py"
+    batches = "lifecycle/outbox_batches.py"
+    for name, edit, test in (
+        (
+            "publish what waits behind a refused message of its key",
+            python(
+                "worker/relay.py",
+                "if not row.is_due_again and row.lane_key in self._waiting:",
+                "if False:",
+            ),
+            f"{relay}::test_a_refused_message_holds_its_key_and_nobody_else",
+        ),
+        (
+            "forget the keys that wait when lanes change hands",
+            python(
+                "worker/relay.py",
+                "return lanes, read_waiting_keys(tx, self.broker.name, lanes)",
+                "return lanes, set()",
+            ),
+            f"{relay}::test_another_relay_knows_which_keys_wait",
+        ),
+        (
+            "note a refusal without holding the lane",
+            python(batches, "if row.lane not in lanes:", "if False:"),
+            f"{relay}::test_a_refusal_is_not_noted_by_a_relay_that_lost_its_lanes",
+        ),
+        (
+            "leave a key held when its refused message has died",
+            python(
+                batches,
+                "            if row.is_due_again:\n                left.append(row)",
+                "            pass",
+            ),
+            f"{relay}::test_at_the_limit_it_becomes_poison_and_its_key_goes_on",
+        ),
+        (
+            "count a broker that is away",
+            python(
+                "worker/relay.py",
+                "                self._unsettled = outcome\n",
+                "                outcome.refused += [\n"
+                "                    (row, BrokerRefusal(1, '')) for row in batch\n"
+                "                    if row not in outcome.published\n"
+                "                ]\n",
+            ),
+            f"{relay}::test_a_lost_connection_repeats_only_what_was_not_confirmed",
+        ),
+        (
+            "forget confirms while the database is away",
+            python(
+                "worker/relay.py",
+                "        self._unsettled = outcome\n        is_due",
+                "        is_due",
+            ),
+            f"{relay}::test_a_confirm_is_settled_after_the_database_was_away",
+        ),
+        (
+            "take lanes that another relay holds",
+            python("lifecycle/lanes.py", "wanted = -(-LANES // relays)", "wanted = LANES"),
+            f"{relay}::test_relays_share_the_lanes",
+        ),
+        (
+            "remember a message whose work was undone",
+            python(
+                "lifecycle/inboxes.py",
+                "    with transaction.atomic(using=alias):\n",
+                "    if True:\n",
+            ),
+            f"{inbox}::test_work_that_fails_is_undone_and_may_be_repeated",
+        ),
+    ):
+        yield Mutation(name, "sqlite", [edit], [test])
+
+
+def _results() -> Iterator[Mutation]:
+    """Break what people see of tasks and their results, and what they may cancel."""
+    of = {"operations": "tests/operations/test_results.py", "admin": "tests/admin/test_results.py"}
+    calls, edits = "tests/operations/test_task_calls.py", "tests/operations/test_typed_edits.py"
+    for what, path, before, after, test in (
+        (
+            "cancel a task in a dead queue",
+            "operations/messages.py",
+            "discard_in(tx, [id for id in ids if id not in copies])",
+            "discard_in(tx, ids)",
+            f"{of['operations']}::test_a_task_in_a_dead_queue_is_not_cancelled_under_either_id",
+        ),
+        (
+            "say of a dead task that it is missing",
+            "operations/messages.py",
+            "refused[id] = Refusal(RefusalReason.DEAD, id=id, poison_id=poison_id)",
+            "pass",
+            f"{of['operations']}::test_a_dead_task_is_not_cancelled",
+        ),
+        (
+            "take the id of a poison record for the id of its message",
+            "operations/messages.py",
+            'getattr(given, "message_id", getattr(given, "id", given))',
+            'getattr(given, "id", given)',
+            f"{of['operations']}::test_a_dead_task_is_not_cancelled",
+        ),
+        (
+            "show secrets in calls",
+            "operations/task_calls.py",
+            "payload if reveal else redact(payload)",
+            "payload",
+            f"{calls}::test_a_call_is_shown_as_python_writes_it",
+        ),
+        (
+            "read long payloads for a list",
+            "operations/task_calls.py",
+            "When(size__lte=_SHORT, then=",
+            "When(size__gte=0, then=",
+            f"{calls}::test_the_calls_of_a_list_are_read_in_one_statement",
+        ),
+        (
+            "search results without an end",
+            "admin/results.py",
+            "newest[:REACH] if row.items()",
+            "newest if row.items()",
+            f"{of['admin']}::test_a_filter_without_an_index_searches_the_newest_results",
+        ),
+        (
+            "show results to who may see messages only",
+            "admin/messages/page.py",
+            'if row is not None and self.request.user.has_perm("deadletter.view_result"):',
+            "if row is not None:",
+            f"{of['admin']}::test_who_may_not_see_results_learns_only_how_a_message_ended",
+        ),
+        (
+            "retry a task with arguments that it does not take",
+            "tasks/lookup.py",
+            "calls.check_arguments(task.func, payload, takes_context=task.takes_context)",
+            "calls.read_payload(payload)",
+            f"{edits}::test_a_payload_that_a_task_cannot_be_called_with_is_refused",
+        ),
+    ):
+        yield Mutation(what, "sqlite", [python(path, before, after)], [test])
+    yield Mutation(
+        "list calls for who may not see payloads",
+        "sqlite",
+        [
+            python("admin/results.py", '"shown_call": "shown_name",', ""),
+            python("admin/results.py", 'user.has_perm("deadletter.view_payload")', "user.is_staff"),
+        ],
+        [f"{of['admin']}::test_without_the_permission_no_page_shows_payload_value_or_error"],
+    )
+
+
 def _rest() -> Iterator[Mutation]:
     for on in BOTH:
         yield Mutation(
@@ -1602,6 +1881,40 @@ def _processes() -> Iterator[Mutation]:
             ),
             f"{REPLACEMENT}::{once}",
         ),
+        "take one Ctrl-C for two under a reloader": (
+            python(
+                "management/commands/run_worker.py",
+                "Shutdown(supervised=bool(options.reloader))",
+                "Shutdown()",
+            ),
+            f"{RELOADER}::test_a_stop_ends_every_process_and_lets_handlers_finish",
+        ),
+        "take one Ctrl-C for two under a reloader and a supervisor": (
+            python(
+                "management/commands/run_worker.py", "reloader=options.reloader,", "reloader=0,"
+            ),
+            f"{RELOADER}::test_a_stop_ends_every_process_and_lets_handlers_finish",
+        ),
+        "start the worker before its code is watched": (
+            python("worker/reloader.py", " and self._watcher.is_watching:", ":"),
+            f"{RELOADER}::test_a_change_while_the_code_is_imported_is_not_missed",
+        ),
+        "start the next worker beside the last one": (
+            python(
+                "worker/reloader.py",
+                "        if self._worker is not None:\n            return\n        self._is_due",
+                "        self._is_due",
+            ),
+            f"{RELOADER}::test_a_worker_is_started_only_after_the_end_of_the_last_one",
+        ),
+        "kill the worker when the code changes": (
+            python(
+                "worker/reloader.py",
+                "AT_ONCE if at_once else signal.SIGTERM",
+                "AT_ONCE if at_once else signal.SIGKILL",
+            ),
+            f"{RELOADER}::test_a_handler_that_outlives_the_grace_is_run_again_without_a_counted_attempt",
+        ),
         "leave an async handler alone when the grace ends": (
             python("worker/pump.py", "return self._executors.cancel(item, now)", "return False"),
             f"{REPLACEMENT}::{cancelled}",
@@ -1697,3 +2010,59 @@ def _applications() -> Iterator[Mutation]:
     }
     for name, (on, edit, test) in edits.items():
         yield Mutation(name, on, [edit], [test])
+
+
+def _payload_types() -> Iterator[Mutation]:
+    sent = "tests/lifecycle/test_send_typed.py::test_"
+    worker = "tests/worker/test_typed_payloads.py::test_"
+    operations = "tests/operations/test_typed_edits.py::test_"
+    form = "tests/admin/poison/test_edit.py::test_"
+    pure = "tests/pure/test_payload_types.py::test_"
+    edits: dict[str, tuple[Edit, str]] = {
+        "send what the class of the handler refuses": (
+            python(
+                "lifecycle/enqueue.py",
+                "(typed := payload_types.of_handlers.get(name)) is None",
+                "(typed := None) is None",
+            ),
+            f"{sent}a_payload_that_does_not_match_is_refused_and_nothing_is_stored",
+        ),
+        "quote a value that is hidden on pages": (
+            python("lifecycle/enqueue.py", "if callable(rule) or any(", "if False and any("),
+            f"{sent}a_value_that_is_hidden_on_pages_is_not_quoted",
+        ),
+        "call a handler with what its class refuses": (
+            python("worker/execute.py", "if handler.payload is not None:", "if False:"),
+            f"{worker}a_mismatch_is_a_counted_failure_and_the_handler_is_not_called",
+        ),
+        "group mismatches by indices and keys of the payload": (
+            python("worker/failure.py", "frame=error.origin", "frame=error.place"),
+            f"{worker}mismatches_of_one_field_are_one_group_whatever_the_payload_has",
+        ),
+        "take a bool for an int": (
+            python(
+                "payload_types/converters.py",
+                "if type(value) is kind:",
+                "if isinstance(value, kind):",
+            ),
+            f"{pure}a_value_that_does_not_fit_is_refused_with_the_type_and_without_the_value",
+        ),
+        "retry the first of several before a payload is refused": (
+            python(
+                "operations/poison_records.py",
+                "options.check_for(PoisonRecord.objects.using(primary_alias(using)), ids)",
+                "options.check_for(PoisonRecord.objects.using(primary_alias(using)), ids[:1])",
+            ),
+            f"{operations}one_mismatch_among_several_records_changes_none",
+        ),
+        "show the difference to a payload that the class refuses": (
+            python(
+                "admin/poison/edit.py",
+                "payload_types.check(record.kind, record.name, value)",
+                "pass",
+            ),
+            f"{form}a_payload_that_its_handler_would_refuse_is_refused_in_the_form",
+        ),
+    }
+    for name, (edit, test) in edits.items():
+        yield Mutation(name, "sqlite", [edit], [test])

@@ -11,7 +11,7 @@ from django.db import transaction
 from deadletter import lifecycle, operations, send, testing
 from deadletter.exceptions import UnknownQueue
 from deadletter.lifecycle import Failure, claim, fail
-from deadletter.models import AuditEntry, Count, Message, PoisonRecord, Queue
+from deadletter.models import AuditEntry, Count, Message, PoisonRecord, Queue, Result
 from deadletter.operations import PoisonFilter, import_messages, imports
 
 from .records import dead, entries
@@ -130,8 +130,9 @@ def test_a_row_that_comes_twice_is_imported_once(clock, monkeypatch):
         ({"stream": ""}, "stream: expected 1 to 200"),
         ({"key": "a\nb"}, "key: "),
         ({"priority": 101}, "priority: expected -100"),
-        ({"kind": "task"}, "kind: expected one of"),
+        ({"kind": "chore"}, "kind: expected one of"),
         ({"kind": "activity"}, "kind: it belongs to an instance"),
+        ({"kind": "event"}, "kind: it is of the outbox"),
         ({"instance": "order-1"}, "instance: it belongs to an instance"),
         ({"status": 4}, "status: 4 says that it is finished"),
         ({"status": 1 << 16}, "status: expected 0 to"),
@@ -392,3 +393,19 @@ def test_a_queue_with_imported_messages_lists_where_they_came_from(clock):
 
     assert (message.origin, message.source_id) == ("x", 7)
     assert Queue.objects.get(name="default").messages.get() == message
+
+
+def test_a_task_is_imported_as_a_task(clock):
+    given = row(1, queue="default") | {
+        "kind": "task",
+        "name": "tests.sample.tasks.add",
+        "payload": {"args": [1]},
+    }
+
+    found = import_messages([given], origin="x")
+
+    assert found.imported == [1]
+    stored = Message.objects.get()
+    assert (stored.kind, stored.name) == ("task", "tests.sample.tasks.add")
+    assert testing.drain().completed == 1
+    assert Result.objects.get().pk == stored.pk

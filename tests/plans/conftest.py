@@ -19,7 +19,7 @@ from deadletter.sql import prepared_statements
 
 #: Of each kind: scheduled, poison, and (in its own queue) due; and parked in one stream.
 MANY, PARKED = 100_000, 300_000
-TABLES = ("deadletter_message", "deadletter_poison")
+TABLES = ("deadletter_message", "deadletter_poison", "deadletter_task_result")
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 #: What the planner was told before the crowd came. A queue is empty most of the time, so what it

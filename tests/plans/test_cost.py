@@ -17,6 +17,7 @@ from deadletter.lifecycle import (
     ClaimRequest,
     Completion,
     Failure,
+    Progress,
     claim,
     complete,
     fail,
@@ -109,6 +110,19 @@ def test_a_failure_is_not_compared_with_every_other(time, seen):
     assert_bounded(seen, "read_for_failure", "fail", rows=3_000)
 
 
+def test_progress_is_written_without_reading_other_messages(time, seen):
+    send_many([Outgoing("m", priority=7) for _ in range(100)], queue="q")
+    batch = claim(["q"], limit=100)
+    report = {"done": 1, "total": 2, "note": ""}
+
+    found = process_batch(
+        worker="w", progress=[Progress(id, 8, batch.token, report) for id in batch.ids]
+    )
+
+    assert found.recorded == sorted(batch.ids)
+    assert_bounded(seen, "record_stages", "record_progress", rows=3_000)
+
+
 def test_arrivals_behind_a_long_blocked_stream_are_parked_without_reading_it(time, seen):
     ids = send_many([Outgoing("m", stream="long") for _ in range(100)], queue="q")
 
@@ -181,7 +195,7 @@ def test_a_sweep_probes_each_stream_once_however_much_is_parked_in_it(time, seen
     swept = sweep()
 
     assert (swept.expired, swept.forgotten, swept.repaired) == (1, 0, 0)
-    assert_bounded(seen, "read_expired", "delete_old_poison", "read_stuck_streams", rows=1_000)
+    assert_bounded(seen, "read_expired", "read_old_poison", "read_stuck_streams", rows=1_000)
 
 
 def test_old_poison_is_forgotten_a_bounded_number_at_a_time(time, seen):
@@ -193,7 +207,7 @@ def test_old_poison_is_forgotten_a_bounded_number_at_a_time(time, seen):
     swept = sweep()
 
     assert swept.forgotten == 100
-    assert_bounded(seen, "delete_old_poison")
+    assert_bounded(seen, "read_old_poison")
 
 
 def test_people_find_their_records_by_index(time, seen):

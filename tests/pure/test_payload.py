@@ -154,10 +154,19 @@ def test_the_deepest_that_passes_the_door_reads_back_equal():
     assert decode(accept(value)) == value
 
 
+ANY_TEXT = st.text(st.characters(), max_size=4)
+ANY_LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
+KEYS = ANY_TEXT | st.integers()
+
+
 @given(
     st.dictionaries(
-        st.text(st.characters(), max_size=4) | st.integers(),
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+        KEYS,
+        st.recursive(
+            ANY_LEAF,
+            lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+            max_leaves=8,
+        ),
         max_size=4,
     )
 )
@@ -168,6 +177,10 @@ def test_the_deepest_that_passes_the_door_reads_back_equal():
 @example({"a": float("nan")})
 @example({"a": 2**63})
 @example({"a": "x" * 1001})
+@example({"a": [{"b": "\x00"}]})
+@example({"a": [{1: "b"}]})
+@example({"a": [{"b": ["c"]}]})
+@example({"a": (1, 2)})
 def test_the_short_way_for_simple_payloads_comes_to_the_same_end(value):
     def end(accept: Callable[[Any], str]) -> str:
         try:
@@ -180,6 +193,34 @@ def test_the_short_way_for_simple_payloads_comes_to_the_same_end(value):
         by_walking = end(payload.accept)
 
     assert end(payload.accept) == by_walking
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({}, True),
+        ({"a": [{"b": 1}], "c": {"d": None}}, True),
+        ({"a": [{"b": [1]}]}, False),
+        ({"a": list(range(49))}, True),
+        ({"a": list(range(50))}, False),
+        ({"a": list(range(24)), "b": list(range(25))}, False),
+        ({"a": [{"b": "x" * 1_001}]}, False),
+        ({"a": [2**63]}, False),
+        ({"a": (1,)}, False),
+        ({"a": [True, 1.5]}, True),
+        ({"a": [Decimal(1)]}, False),
+        ([1], False),
+    ],
+)
+def test_a_simple_payload_is_small_and_not_deep(value: Any, expected: bool):
+    assert payload.is_simple(value) is expected
+
+
+def test_a_circle_is_not_simple():
+    circle: dict[str, Any] = {}
+    circle["a"] = [circle]
+
+    assert not payload.is_simple(circle)
 
 
 ZONE = timezone(timedelta(hours=2))

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadletter import lifecycle, operations, send
+from deadletter import Outgoing, lifecycle, operations
 from deadletter.clock import FrozenClock
-from deadletter.lifecycle import ClaimRequest, Completion, Failure, LeaseLost
+from deadletter.lifecycle import ClaimRequest, Completion, Failure, KeptResult, LeaseLost
+from deadletter.lifecycle.enqueue import store_message
 from deadletter.models import Message, PoisonRecord
 
 QUEUE = "q"
@@ -22,12 +23,16 @@ class Story:
     """What was said to the players; only one of them moves at a time."""
 
     clock: FrozenClock
+    #: The kind of all messages.
+    kind: str = "message"
     sent: set[int] = field(default_factory=set)
     completed: list[int] = field(default_factory=list)
     removed: set[int] = field(default_factory=set)
     #: Claims less refunds of each message since it was sent or last put back.
     attempts: Counter[int] = field(default_factory=Counter)
     released: set[int] = field(default_factory=set)
+    #: What was completed with a result.
+    kept: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
 
@@ -46,7 +51,7 @@ class Worker:
             if not self.held:
                 self.claim()
             else:
-                ways = [self.complete, self.fail, self.release, self.renew, self.batch]
+                ways = [self.complete, self.fail, self.release, self.renew, self.batch, self.keep]
                 self.chance.choice([*ways, self.complete, self.batch, self.forget])()
 
     def claim(self) -> None:
@@ -75,6 +80,15 @@ class Worker:
         lost = self.reported(lambda: lifecycle.complete(self.token, some))
         self.story.completed += [id for id in some if id not in lost]
 
+    def keep(self) -> None:
+        """Complete some with results and some without; what the message is may not be known."""
+        self.process(completions=[self.completion(message) for message in self.some()])
+
+    def completion(self, message: Any) -> Completion:
+        result = KeptResult("1", None) if self.chance.random() < 0.7 else None
+        known = message if self.chance.random() < 0.5 else None
+        return Completion(message.id, seconds=0.5, message=known, result=result)
+
     def fail(self) -> None:
         delay = self.chance.choice([0, 0, 30])
         # One failure ends a run: the rest is given back, as the worker does.
@@ -100,11 +114,10 @@ class Worker:
 
     def batch(self) -> None:
         """Report all and claim more, as the pump does."""
-        ids = [message.id for message in self.held]
-        cut = self.chance.randint(0, len(ids))
+        cut = self.chance.randint(0, len(self.held))
         self.process(
-            completions=[Completion(id) for id in ids[:cut]],
-            releases=ids[cut:],
+            completions=[self.completion(message) for message in self.held[:cut]],
+            releases=[message.id for message in self.held[cut:]],
             claim=ClaimRequest([QUEUE], 3, 60),
         )
 
@@ -129,7 +142,9 @@ class Worker:
             )
             busy = set(batch.busy)
             left = {*batch.lost, *busy}
-            self.story.completed += [item.id for item in completions if item.id not in left]
+            done = [item for item in completions if item.id not in left]
+            self.story.completed += [item.id for item in done]
+            self.story.kept |= {item.id for item in done if item.result is not None}
             self.refunded(releases, left)
             if claim is not None:
                 self.took(batch)
@@ -165,7 +180,9 @@ class Sender:
 
     def __call__(self) -> None:
         for _ in range(self.turns):
-            self.story.sent.add(send("m", queue=QUEUE, stream=self.chance.choice(STREAMS)).id)
+            item = Outgoing("m", stream=self.chance.choice(STREAMS))
+            stored = store_message(item, queue=QUEUE, kind=self.story.kind)
+            self.story.sent.add(stored.message.id)
 
 
 class Operator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import cycle
 
 import pytest
 from django.db import connection, transaction
@@ -12,6 +13,7 @@ from deadletter.lifecycle import (
     ClaimRequest,
     Completion,
     Failure,
+    KeptResult,
     Release,
     claim,
     complete,
@@ -22,7 +24,7 @@ from deadletter.lifecycle import (
 from deadletter.lifecycle.releases import give_back
 from deadletter.lifecycle.renewals import renew_unlocked_in
 from deadletter.lifecycle.transaction import in_transaction
-from deadletter.models import Message, PoisonRecord, Queue
+from deadletter.models import Message, PoisonRecord, Queue, Result
 from deadletter.testing import frozen_clock
 
 pytestmark = [
@@ -64,9 +66,19 @@ def stream(name: str, queue_id: int):
     return lock
 
 
+KEPT = KeptResult("1", None)
+
+
 def reports(batch, how: str):
     if how == "complete":
         return {"completions": [Completion(m.id, message=m) for m in batch.messages]}
+    if how == "keep":
+        return {"completions": [Completion(m.id, message=m, result=KEPT) for m in batch.messages]}
+    if how == "keep some":
+        halves = zip(batch.messages, cycle([KEPT, None]))
+        return {"completions": [Completion(m.id, message=m, result=kept) for m, kept in halves]}
+    if how == "keep by id":
+        return {"completions": [Completion(id, result=KEPT) for id in batch.ids]}
     if how == "complete by id":
         return {"completions": [Completion(id) for id in batch.ids]}
     if how == "fail":
@@ -77,7 +89,11 @@ def reports(batch, how: str):
 
 
 every_report = pytest.mark.parametrize(
-    "how", ["complete", "complete by id", "fail", "die", "release"]
+    "how",
+    [
+        *("complete", "complete by id", "fail", "die", "release"),
+        *("keep", "keep some", "keep by id"),
+    ],
 )
 
 
@@ -92,6 +108,7 @@ def test_a_locked_row_is_busy_and_its_neighbours_are_settled(queue, hold, how, c
 
     assert answer.busy == [ids[2]]
     assert answer.lost == []
+    assert not Result.objects.filter(pk=ids[2]).exists()
     assert sorted(answer.outcomes) == [id for id in ids if id != ids[2]]
     assert Message.objects.get(pk=ids[2]).lease_token == batch.token
     holder.result()
@@ -140,7 +157,7 @@ def test_a_parked_row_that_somebody_holds_makes_its_stream_busy(queue, hold, how
     answer = process_batch(worker="w", token=batch.token, **reports(batch, how))
 
     # What is failed or given back comes before the parked one again: nothing is woken.
-    waits = how in ("complete", "complete by id", "die")
+    waits = how not in ("fail", "release")
     assert answer.busy == ([heads[1]] if waits else [])
     assert sorted(answer.outcomes) == [id for id in heads if id not in answer.busy]
     assert sweep().repaired == 0

@@ -15,7 +15,8 @@ import pytest
 
 from deadletter import Outgoing, operations, send_many, sql
 from deadletter.lifecycle import claim, complete, sweep
-from deadletter.models import Message, PoisonRecord, Queue
+from deadletter.lifecycle.enqueue import store_messages
+from deadletter.models import Kind, Message, PoisonRecord, Queue, Result
 from deadletter.testing import frozen_clock
 from tests.processes import database_url
 
@@ -53,6 +54,11 @@ def check_rows(story: Story) -> None:
     for row in found:
         if row[1] is not None:
             streams[row[1]].append(row)
+    there = {row[0] for row in found} | set(
+        PoisonRecord.objects.values_list("message_id", flat=True)
+    )
+    early = there & set(Result.objects.values_list("pk", flat=True))
+    assert early == set(), f"{early} have results and are still there"
     for stream, rows in streams.items():
         holders = {token for _, _, token, until, _ in rows if token and until and until > now}
         assert len(holders) <= 1, f"{stream} has holders {holders}"
@@ -78,6 +84,16 @@ def check_places(story: Story) -> None:
 def check_attempts(story: Story) -> None:
     rows = dict(Message.objects.values_list("pk", "attempts"))
     assert rows == {id: story.attempts[id] for id in rows}
+
+
+def check_results(story: Story) -> None:
+    """What was completed with a result has one, and what was removed, if it was a task."""
+    rows = dict(Result.objects.values_list("pk", "outcome"))
+    successful = {id for id, outcome in rows.items() if outcome == "successful"}
+    removed = {id for id, outcome in rows.items() if outcome == "removed"}
+    assert successful == story.kept
+    assert removed == (story.removed if story.kind == Kind.TASK else set())
+    assert len(rows) == len(successful) + len(removed)
 
 
 def drain(story: Story) -> None:
@@ -114,9 +130,9 @@ def play(seed: int) -> None:
     # The order of the streams' locks depends on this id.
     queue = Queue.objects.create(pk=1_000_000, name=QUEUE, **policy)
     with frozen_clock() as clock:
-        story = Story(clock)
+        story = Story(clock, kind=chance.choice([Kind.MESSAGE, Kind.TASK]).value)
         outgoing = [Outgoing("m", stream=chance.choice(STREAMS)) for _ in range(6)]
-        story.sent |= set(send_many(outgoing, queue=QUEUE))
+        story.sent |= set(store_messages(outgoing, queue=QUEUE, kind=story.kind).ids)
         schedule = Schedule(
             seed, cast(seed, story), observer=database_url(), after=lambda: check_rows(story)
         )
@@ -125,13 +141,16 @@ def play(seed: int) -> None:
             assert story.problems == []
             check_places(story)
             check_attempts(story)
+            check_results(story)
             assert sweep().repaired == 0
             drain(story)
             check_places(story)
+            check_results(story)
         except BaseException:
             print(f"seed {seed}, {policy}:", *schedule.trace, sep="\n  ")
             raise
     queue.delete()
+    Result.objects.all().delete()
 
 
 def cast(seed: int, story: Story) -> list[Player]:

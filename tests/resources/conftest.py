@@ -33,7 +33,7 @@ def small_disk(tmp_path: Path) -> Iterator[Disk]:
     """Mount two megabytes."""
     path = tmp_path / "disk"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0777", "tmpfs", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0777", "tmpfs", str(path)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("only root may mount a small disk, and not in every container")
     yield Disk(path)

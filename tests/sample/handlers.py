@@ -113,6 +113,22 @@ async def stages_async(message: Any) -> None:
         await asyncio.sleep(0.01)
 
 
+@handler("sample.progress")
+def progress(message: Any) -> None:
+    """Report progress and wait at a gate."""
+    note("start", message)
+    message.report(1, 4, "reading")
+    pass_gate(message.payload["gate"])
+
+
+@handler("sample.async_progress")
+async def progress_async(message: Any) -> None:
+    note("start", message)
+    message.report(1, 4, "reading")
+    while not is_open(message.payload["gate"]):
+        await asyncio.sleep(0.01)
+
+
 @handler("sample.async_hang", timeout=0.5)
 async def hang_async(message: Any) -> None:
     with noted(message) as order:

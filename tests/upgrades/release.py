@@ -19,19 +19,21 @@ ROOT = Path(__file__).parent.parent.parent
 #: The release that must go on working beside this one and on its schema. Its last migration is
 #: 0010. Move it only when support for rolling upgrades from it has ended.
 OLD = "1ffcd86d09b246d894e24ff719d8f688d216ca4e"
+#: The last release without tasks.
+BEFORE_TASKS = "399d99f06b1607338978ca7c4f756d6c15b9f2ef"
 
 
-def extract(target: Path) -> Path:
-    """Put the old release into a folder. Skips where its history cannot be, fails where it must."""
+def extract(target: Path, release: str = OLD) -> Path:
+    """Put an old release into a folder. Skips where its history cannot be, fails where it must."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed: the old release cannot be taken out of the history")
     if _git("rev-parse", "--git-dir").returncode:
         pytest.skip("not a clone of the repository: there is no history with the old release")
-    if _git("cat-file", "-e", f"{OLD}^{{commit}}").returncode:
+    if _git("cat-file", "-e", f"{release}^{{commit}}").returncode:
         is_shallow = _git("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
-        assert is_shallow, f"the old release, {OLD}, is not in the history of this clone"
+        assert is_shallow, f"the old release, {release}, is not in the history of this clone"
         pytest.skip("a shallow clone: the old release is not in it (git fetch --unshallow)")
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", OLD, check=True).stdout)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", release, check=True).stdout)) as archive:
         archive.extractall(target, filter="data")
     return target
 

@@ -65,6 +65,22 @@ def running(transactional_db: None) -> Callable[..., Any]:
     return run
 
 
+@pytest.fixture
+def stepped(transactional_db: None) -> Iterator[Callable[..., Worker]]:
+    """Make a worker whose pump turns only when the test says so: `stepped().pump.turn()`."""
+    made: list[Worker] = []
+
+    def make(**options: Any) -> Worker:
+        process = Worker(Options(name="here", **options))
+        process._housekeeper.refresh()
+        made.append(process)
+        return process
+
+    yield make
+    for process in made:
+        process._executors.stop()
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with private_server(

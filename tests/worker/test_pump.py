@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -27,22 +27,6 @@ from tests.processes import wait_until
 from .rows import attempts, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
-
-
-@pytest.fixture
-def stepped(transactional_db: None) -> Iterator[Callable[..., Worker]]:
-    """Make a worker whose pump turns only when the test says so: `stepped().pump.turn()`."""
-    made: list[Worker] = []
-
-    def make(**options: Any) -> Worker:
-        process = Worker(Options(name="here", **options))
-        process._housekeeper.refresh()
-        made.append(process)
-        return process
-
-    yield make
-    for process in made:
-        process._executors.stop()
 
 
 def turn_until(process: Worker, condition: Callable[[], Any]) -> None:

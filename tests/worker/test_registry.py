@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
-from deadletter import handler
+from deadletter import handler, payload_types
 from deadletter.instances import TIMER, Flow, Flows
 from deadletter.worker.registry import Handler, Registry, discover, registry
+from tests.sample.payloads import TYPED
+
+
+@dataclass
+class Unresolved:
+    nothing: Nothing  # noqa: F821 - the error under test
 
 
 def first(message):
@@ -113,3 +121,17 @@ def test_modules_named_handlers_are_discovered():
     discover()
 
     assert "demo.greet" in registry.names()
+
+
+def test_the_payload_types_of_another_registry_are_its_own():
+    own = Registry()
+    own.add(Handler(name="tests.registry", function=first, payload=TYPED))
+
+    assert payload_types.of_handlers.get("tests.registry") is None
+
+
+def test_a_payload_class_that_cannot_be_resolved_is_an_error_of_discovery(name):
+    handler(name, payload=Unresolved)(first)
+
+    with pytest.raises(TypeError, match=f"^handler {name}: payload: Unresolved: name 'Nothing'"):
+        discover()

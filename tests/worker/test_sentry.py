@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +37,14 @@ class ToList(Transport):
     def capture_envelope(self, envelope: Envelope) -> None:
         if (event := envelope.get_event()) is not None:
             self.events.append(event)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logging_afterwards() -> Iterator[None]:
+    """Sentry replaces a method of all loggers, once in a process, and never puts it back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.Logger, "callHandlers", logging.Logger.callHandlers)
+        yield
 
 
 @pytest.fixture

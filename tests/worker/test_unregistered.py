@@ -363,3 +363,31 @@ def test_an_unknown_name_in_a_stream_holds_its_stream_only(clock, counts, handle
 
     assert (tally.completed, tally.deferred, tally.released) == (1, 1, 1)
     assert counts() == {"scheduled": 1, "blocked": 1}
+
+
+def test_a_message_of_a_kind_that_only_a_later_release_knows_is_judged_like_others(
+    clock, counts, policy
+):
+    policy(max_attempts=5, unregistered_attempts=2)
+    id = send("nobody.knows").pk
+    Message.objects.filter(pk=id).update(kind="saga")
+    waits(clock, 2)
+
+    worker(clock, handlers=[["saga", "nobody.knows"]])
+    found = waits(clock, 1)
+    worker(clock, handlers=KNOWN)
+    testing.drain()
+
+    assert found == [4]
+    assert counts() == {"dead": 1}
+
+
+def test_a_task_is_no_handler_of_messages(clock, counts, policy):
+    policy(max_attempts=5, unregistered_attempts=2)
+    send("nobody.knows")
+    waits(clock, 2)
+
+    worker(clock, handlers=[["message", "nobody.knows", "task"], ["task", "nobody.knows"]])
+    testing.drain()
+
+    assert counts() == {"dead": 1}

@@ -119,6 +119,13 @@ def test_a_process_that_cannot_replace_itself_asks_its_service_manager_to(tmp_pa
                 "then.\n"
             ),
         ),
+        (
+            ["--reload"],
+            (
+                "CommandError: --reload: this platform has no signal by which a worker stops in "
+                "good order. Start run_worker without it, and again after a change.\n"
+            ),
+        ),
     ],
 )
 def test_what_the_platform_cannot_do_is_refused_in_a_sentence(

@@ -18,17 +18,15 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ... import clock
-from ...models import Instance, InstanceStatus, primary_alias
+from ...models import Instance, InstanceStatus
 from ...operations.instances import STUCK, narrowed
 from ...text import page_text
 from ...times import ago
-from ..base import ReadOnlyAdmin
+from ..base import NameFilter, ReadOnlyAdmin
 from ..error_text import said_of
 from .cancel import CancelView
 from .instance_page import find, gone, page_context
 
-#: Choices of the name filter; each costs one index probe. Any name can be given in the URL.
-NAMES = 20
 #: Characters of the stored error that the list reads, and of its text that it shows.
 ERROR_READ, ERROR_SHOWN = 1_000, 160
 
@@ -49,38 +47,6 @@ class InstanceStatusFilter(admin.SimpleListFilter):
         return narrowed(queryset, status=value, name=request.GET.get("name"))
 
 
-class InstanceNameFilter(admin.SimpleListFilter):
-    """Filters by name. DISTINCT would read the whole table: names are found one by one."""
-
-    title = _("name")
-    parameter_name = "name"
-
-    def lookups(
-        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
-    ) -> list[tuple[str, str]]:
-        return [(name, page_text(name, limit=80)) for name in first_names()]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        value = self.value()
-        if value is None:
-            return queryset
-        return queryset.none() if "\x00" in value else queryset.filter(name=value)
-
-
-def first_names() -> list[str]:
-    """Return the first names in alphabetical order, by one index probe each."""
-    rows = Instance.objects.using(primary_alias()).order_by("name")
-    names: list[str] = []
-    following = rows
-    while len(names) < NAMES:
-        name = following.values_list("name", flat=True).first()
-        if name is None:
-            break
-        names.append(name)
-        following = rows.filter(name__gt=name)
-    return names
-
-
 @admin.register(Instance)
 class InstanceAdmin(ReadOnlyAdmin):
     list_display = (
@@ -91,7 +57,7 @@ class InstanceAdmin(ReadOnlyAdmin):
         "why",
     )
     list_display_links = ("shown_id",)
-    list_filter = (InstanceStatusFilter, InstanceNameFilter)
+    list_filter = (InstanceStatusFilter, NameFilter)
     #: The page of an instance links to the list of its children.
     other_lookups = ("parent",)
     without_payload = {

@@ -27,7 +27,7 @@ from ...lifecycle.manual_acts import (
 )
 from ...lifecycle.refusals import Refusal
 from ...lifecycle.values import ActResult
-from ...models import Message, OnPoison, Queue, State, StreamPolicy, primary_alias
+from ...models import Kind, Message, OnPoison, Queue, State, StreamPolicy, primary_alias
 from ...text import page_text
 from ..base import as_id, tell, write_log
 from ..confirm import ActSubject, ActView, Question, WhyForm
@@ -328,6 +328,8 @@ class RemoveView(MessageActView):
         ]
         if any(message.stream is not None for message in messages):
             says.append(gettext("The messages behind it in its stream no longer wait for it."))
+        if any(message.kind == Kind.TASK for message in messages):
+            says.append(gettext("The results of tasks say that they were cancelled."))
         return says
 
     def act(self, ids: Sequence[int], answer: dict[str, Any]) -> ActResult:

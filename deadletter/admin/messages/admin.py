@@ -90,6 +90,7 @@ class MessageAdmin(ReadOnlyAdmin):
         "headers": "",
         "error": "hidden_text",
         "history": "hidden_text",
+        "progress": "hidden_text",
         "death": "hidden_death",
         "shown_death": "hidden_death",
     }

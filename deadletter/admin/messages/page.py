@@ -30,7 +30,16 @@ from ..base import AdminView, as_id, may
 from ..dead_queue import show_death
 from ..error_text import hidden_text
 from ..history import timeline
-from ..render import last_traceback, read_json, reason_name, show_json, stage_names, stored_text
+from ..render import (
+    last_traceback,
+    read_json,
+    reason_name,
+    show_json,
+    show_progress,
+    stage_names,
+    stored_text,
+)
+from ..result_text import call_of, find_result, said_of_result, show_result
 from ..streams import show_holder
 from ..urls import link, to_act, to_instance
 from .actions import ACTS
@@ -61,6 +70,7 @@ class MessageView(AdminView):
         allowed = request.user.has_perm("deadletter.view_payload")
         state = message.state(message.seen_at)
         title = page_text(str(message), limit=250)
+        payload = read_json(message, "payload") if allowed else None
         return self.page(
             "message/page",
             title,
@@ -70,13 +80,18 @@ class MessageView(AdminView):
             queue=_queue(message),
             state=State(state),
             wait=_wait(site, request, message, state),
+            progress=show_progress(message, texts=allowed),
+            progress_label=gettext("Progress")
+            if state == State.ACTIVE
+            else gettext("Last progress"),
             holder=_holder(site, message, state),
             acts=self.buttons(state),
             failure=reason_name(message.failure_reason) if message.failure_reason else "",
             error=_error(message, texts=allowed),
             stages=stage_names(message.status),
             death=show_death(message, message.seen_at, texts=allowed) if is_moved(message) else "",
-            payload=show_json(read_json(message, "payload")) if allowed else None,
+            call=call_of(message, payload),
+            payload=None if payload is None else show_json(payload),
             headers=show_json(read_json(message, "headers")) if allowed else None,
             instance_url=to_instance(site, request, message.instance),
             timeline=timeline(message, payloads=allowed),
@@ -107,13 +122,19 @@ class MessageView(AdminView):
         dead, copy = (None, None) if id is None else _remains_of(id)
         may_see = self.request.user.has_perm("deadletter.view_poisonrecord")
         title = gettext("Message %(id)s") % {"id": id if id is not None else "?"}
+        row = None if dead or copy else find_result(id)
+        result = None
+        if row is not None and self.request.user.has_perm("deadletter.view_result"):
+            title = page_text(str(row), limit=250)
+            result = show_result(self.site_name, self.request, row)
         return self.page(
             "message/ended",
             title,
-            status=200 if acts or dead or copy else 404,
+            status=200 if acts or dead or copy or row else 404,
             original=title,
             id=id,
-            said=_said(id, acts, dead, copy),
+            said=said_of_result(row) if row is not None else _said(id, acts, dead, copy),
+            result=result,
             dead=dead,
             dead_url=self.link("poisonrecord_change", dead.pk) if dead and may_see else "",
             copy=copy,
@@ -235,8 +256,8 @@ def _said(id: int | None, acts: Sequence[Any], dead: Any, copy: Any) -> str:
     if not acts:
         return gettext(
             "No message has this id. It was completed, or never existed: completed messages leave "
-            "no record unless an operator acted on them. A message retried from a dead queue has "
-            "its original id."
+            "no record unless they keep their results or an operator acted on them. A message "
+            "retried from a dead queue has its original id."
         )
     last = acts[0]
     if last.outcome:

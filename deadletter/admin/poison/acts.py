@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect, QueryDict
 from django.utils.html import format_html
 from django.utils.translation import gettext
 
 from ... import operations
+from ...models import Kind
 from ...text import page_text
 from ..base import as_id, tell, write_log
 from ..confirm import ActSubject, ActView, Question, RetryForm, WhyForm, command
@@ -62,6 +63,13 @@ class RetryRecordView(RecordActView):
     permission = "deadletter.retry_poison"
     form_class: type[WhyForm] = RetryForm
 
+    def form(self, data: QueryDict | None = None) -> WhyForm:
+        form = super().form(data)
+        if self.record.kind == Kind.EVENT:
+            # Back to the outbox: a queue would be refused.
+            form.fields.pop("queue", None)
+        return form
+
     def question(self) -> Question:
         return self.make_question(
             gettext("Retry %(record)s?"),
@@ -72,7 +80,7 @@ class RetryRecordView(RecordActView):
         )
 
     def perform(self, form: WhyForm) -> HttpResponse:
-        queue, why = form.cleaned_data["queue"] or None, form.cleaned_data["why"]
+        queue, why = form.cleaned_data.get("queue") or None, form.cleaned_data["why"]
         outcome = operations.retry_poison(self.record.pk, by=self.by, queue=queue, why=why)
         return self.told(outcome, gettext("Retried."), queue=queue, why=why)
 
@@ -96,7 +104,8 @@ class RetryRecordView(RecordActView):
         }
         if record.halts:
             text = f"{text} {gettext('The stream continues with this message.')}"
-        if page := to_message(self.site_name, self.request, record.message_id):
+        page = to_message(self.site_name, self.request, record.message_id)
+        if page and record.kind != Kind.EVENT:  # the outbox has no page for each message
             text = format_html('{} <a href="{}">{}</a>', text, page, gettext("Look at it"))
         tell(self.request, text)
         return HttpResponseRedirect(self.home or self.url("records"))

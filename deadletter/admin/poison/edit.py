@@ -10,13 +10,15 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ... import operations
+from ... import operations, payload_types
+from ...checks import look_up_handlers
 from ...conf import get_settings
-from ...exceptions import PayloadRejected, Undecodable
-from ...models import Damaged
+from ...exceptions import PayloadMismatch, PayloadRejected, Undecodable
+from ...models import Damaged, Kind, PoisonRecord
 from ...operations import diff, redact
 from ...operations.hidden_values import HiddenValueMoved, refuse_markers, restore, same
 from ...payload import accept, decode
+from ...tasks.lookup import describe_task
 from ...text import escape_hidden, page_text
 from ..confirm import WHY_LIMIT, Question, WhyForm
 from ..render import Stored, hidden_changed, pretty, read_json
@@ -75,7 +77,7 @@ class EditRecordView(RetryRecordView):
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         form = EditForm(request.POST)
-        self.draft = _check(request.POST.get("payload", ""), self.stored)
+        self.draft = _check(request.POST.get("payload", ""), self.stored, self.record)
         if self.draft.problem:
             form.add_error("payload", self.draft.problem)
         if not form.is_valid() or "again" in request.POST:
@@ -89,7 +91,15 @@ class EditRecordView(RetryRecordView):
             % {"record": page_text(str(self.record), limit=200)},
             form=form,
             problem=self.stored.problem,
+            is_task=self.record.kind == Kind.TASK,
+            parameters=self.parameters(),
         )
+
+    def parameters(self) -> str:
+        """Return the parameters of the task, if this process finds it."""
+        if self.record.kind != Kind.TASK:
+            return ""
+        return page_text(describe_task(self.record.name), limit=500)
 
     def compare(self, form: WhyForm) -> HttpResponse:
         new = redact(self.draft.value)
@@ -127,7 +137,7 @@ class Draft:
     problem: str = ""
 
 
-def _check(text: str, stored: Stored) -> Draft:
+def _check(text: str, stored: Stored, record: PoisonRecord) -> Draft:
     try:
         edited = decode(text)
         accept(edited, limit=get_settings().payload_limit)
@@ -148,6 +158,11 @@ def _check(text: str, stored: Stored) -> Draft:
         return Draft(problem=page_text(f"{type(error).__name__}: {error}", limit=500))
     if not isinstance(stored.value, Damaged) and same(value, stored.value):
         return Draft(problem=gettext("Nothing was changed: to retry it as it is, use “Retry”."))
+    try:
+        look_up_handlers()
+        payload_types.check(record.kind, record.name, value)
+    except PayloadMismatch as error:
+        return Draft(problem=page_text(error, limit=500))
     return Draft(value=value)
 
 

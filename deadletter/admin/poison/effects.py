@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext, ngettext
 
-from ...models import Message, PoisonRecord, Queue, primary_alias
+from ...models import Kind, Message, PoisonRecord, Queue, primary_alias
 from ...operations import effect_of
 from ...text import page_text
 from ..counts import Capped, capped
@@ -67,6 +67,8 @@ def of_remove(record: PoisonRecord) -> list[str]:
 
 def warnings(record: PoisonRecord) -> list[str]:
     """Name the reasons why a retry would be refused or would wait."""
+    if record.kind == Kind.EVENT:  # it goes back to the outbox, which is no queue
+        return _refusals(record)
     queue = Queue.objects.using(primary_alias()).filter(name=record.queue).first()
     if queue is None:
         text = gettext("The queue %(name)s does not exist any more: choose another one.")
@@ -83,10 +85,14 @@ def warnings(record: PoisonRecord) -> list[str]:
                 "done, the retry is refused."
             )
             found.append(text % {"key": page_text(record.key, limit=200)})
-    if refusal := effect_of(record, using=primary_alias()).refusal:
-        text = gettext("A retry would be refused now: %(why)s.")
-        found.append(text % {"why": refusal_text(refusal)})
-    return found
+    return [*found, *_refusals(record)]
+
+
+def _refusals(record: PoisonRecord) -> list[str]:
+    refusal = effect_of(record, using=primary_alias()).refusal
+    if not refusal:
+        return []
+    return [gettext("A retry would be refused now: %(why)s.") % {"why": refusal_text(refusal)}]
 
 
 def on_instance(record: PoisonRecord) -> str:

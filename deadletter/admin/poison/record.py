@@ -15,7 +15,8 @@ from ...text import page_text
 from ..confirm import command
 from ..dead_queue import show_death
 from ..history import timeline
-from ..render import read_json, reason_name, show_json, stage_names
+from ..render import read_json, reason_name, show_json, show_progress, stage_names
+from ..result_text import call_of
 from ..urls import to_instance, to_message
 from .effects import following, on_instance
 from .frame import PoisonPageView, find_record
@@ -29,6 +30,7 @@ class RecordView(PoisonPageView):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         found, allowed, now = self.record, self.rights, clock.now(primary_alias())
         behind = following(found)
+        payload = read_json(found, "payload") if allowed.payload else None
         can = {"retry": allowed.retry, "remove": allowed.remove}
         return self.page(
             "poison/record",
@@ -42,7 +44,9 @@ class RecordView(PoisonPageView):
             instance_said=on_instance(found),
             instance_url=to_instance(self.site_name, request, found.instance),
             stages=stage_names(found.status),
-            payload=show_json(read_json(found, "payload")) if allowed.payload else None,
+            progress=show_progress(found, texts=allowed.payload),
+            call=call_of(found, payload),
+            payload=None if payload is None else show_json(payload),
             headers=show_json(read_json(found, "headers")) if allowed.payload else None,
             behind=behind,
             followers=[

@@ -16,6 +16,7 @@ from django.db.utils import Error as DatabaseError
 
 from ...checks import check_databases
 from ...cli.args import duration, seconds
+from ...conf import get_settings
 from ...forks import CAN_FORK
 from ...logs import configure
 from ...metrics.exporter import Exporter
@@ -23,19 +24,24 @@ from ...metrics.server import CannotListen
 from ...models import Queue, primary_alias
 from ...models import WorkerProcess as WorkerRow
 from ...patterns import is_pattern
-from ...worker import thread_connections
+from ...worker import thread_connections, watcher
 from ...worker.crash_ledger import CrashLedger
 from ...worker.housekeeper import resident_mib
 from ...worker.options import Options
 from ...worker.outages import DatabaseUnusable, advice, is_outage
 from ...worker.process import RECYCLE, Worker, check_tables, leave, start_again
 from ...worker.registry import discover, registry
+from ...worker.relay_process import RelayProcess
+from ...worker.reloader import NestedReloader, Reloader, reloader_pid
 from ...worker.shutdown import Shutdown
 
 #: Seconds for which a computing handler may keep the interpreter while the pump waits for it.
 #: Python's default of 5 ms is as long as a transaction; it costs a tenth of the rate of quick
 #: handlers.
 SWITCH = 0.0005
+#: Seconds that handlers have after a stop. A developer does not wait long for the next worker; a
+#: message that is released is run by it.
+GRACE, RELOAD_GRACE = 30.0, 5.0
 
 
 class Command(BaseCommand):
@@ -87,9 +93,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--grace",
             type=_grace,
-            default=30.0,
             metavar="S",
-            help="time for running handlers to finish after a stop (default: 30 seconds)",
+            help=f"time for running handlers to finish after a stop (default: {GRACE:g} seconds; "
+            f"with --reload {RELOAD_GRACE:g})",
         )
         parser.add_argument(
             "--drain-limit",
@@ -135,10 +141,33 @@ class Command(BaseCommand):
             choices=["text", "json"],
             help="log to standard error in this format (default: as LOGGING says, else text)",
         )
+        parser.add_argument(
+            "--relay",
+            action=argparse.BooleanOptionalAction,
+            help="--relay: only publish the outbox to its brokers, and claim no messages; "
+            "--no-relay: publish nothing (default: both, where DEADLETTER['BROKERS'] is set)",
+        )
+        parser.add_argument(
+            "--reload",
+            action="store_true",
+            help="restart the worker when code changes, for development",
+        )
+
+    def execute(self, *args: Any, **given: Any) -> str | None:
+        # The worker that the reloader starts checks the code, and may find it repaired.
+        given["skip_checks"] = given["skip_checks"] or _is_reloader(given)
+        return super().execute(*args, **given)
 
     def handle(self, *args: Any, **given: Any) -> None:
+        if watcher.is_active:
+            return
         _check_platform(given)
+        _check_relay(given)
         configure(given["log_format"], verbosity=given["verbosity"])
+        if given["grace"] is None:
+            given["grace"] = RELOAD_GRACE if given["reload"] else GRACE
+        if _is_reloader(given):
+            leave(_reload(given), at_once=False)
         sys.setswitchinterval(SWITCH)
         thread_connections.leave_pools()
         discover()
@@ -150,10 +179,14 @@ class Command(BaseCommand):
         _check_queues(options)
         # This thread needs the database no more.
         connections.close_all()
+        if given["relay"]:
+            relay = RelayProcess(options)
+            relay.run(Shutdown(supervised=options.reloader > 0))
+            leave(0, at_once=relay.is_cut_short)
         exporter = _exporter(given, options)
         if given["processes"] > 1:
             leave(self._supervise(options, given["processes"], exporter), at_once=False)
-        shutdown = Shutdown()
+        shutdown = Shutdown(supervised=bool(options.reloader))
         process = Worker(options, observer=exporter.observer(0) if exporter else None)
         if exporter:
             exporter.serve_in_thread()
@@ -187,9 +220,42 @@ class Command(BaseCommand):
             return RECYCLE if child.reached_its_limit or shutdown.count else code
 
         supervisor = Supervisor(
-            names, run_child, using=options.using, grace=options.grace, companion=exporter
+            names,
+            run_child,
+            using=options.using,
+            grace=options.grace,
+            reloader=options.reloader,
+            companion=exporter,
         )
         return supervisor.run()
+
+
+def _is_reloader(given: dict[str, Any]) -> bool:
+    """True if this process is to start the worker, and again when code changes."""
+    return given["reload"] and not (watcher.is_active or reloader_pid())
+
+
+def _reload(given: dict[str, Any]) -> int:
+    try:
+        return Reloader(grace=given["grace"]).run()
+    except NestedReloader:
+        raise CommandError(
+            "--reload: this process was started by a worker that runs with --reload. Start it "
+            "without --reload."
+        ) from None
+
+
+def _check_relay(given: dict[str, Any]) -> None:
+    """Refuse a relay that has nothing to publish to, or that a supervisor would fork."""
+    if not given["relay"]:
+        return
+    if not get_settings().brokers:
+        raise CommandError("--relay: DEADLETTER['BROKERS'] names no broker; see docs/outbox.md")
+    if given["processes"] > 1:
+        raise CommandError(
+            f"--relay: it is one process, not {given['processes']}. Start it several times; the "
+            "relays share the messages."
+        )
 
 
 def _check_platform(given: dict[str, Any]) -> None:
@@ -198,6 +264,11 @@ def _check_platform(given: dict[str, Any]) -> None:
         raise CommandError(
             f"--processes {given['processes']}: this platform cannot fork processes. Start "
             "run_worker several times instead, each with --processes 1 (the default)."
+        )
+    if given["reload"] and not CAN_FORK:
+        raise CommandError(
+            "--reload: this platform has no signal by which a worker stops in good order. Start "
+            "run_worker without it, and again after a change."
         )
     if given["max_memory"] is not None and resident_mib() is None:
         raise CommandError(
@@ -228,6 +299,8 @@ def _options(given: dict[str, Any]) -> Options:
         drain=given["drain"],
         max_messages=given["max_messages"],
         max_memory=given["max_memory"],
+        relay=given["relay"] is not False,
+        reloader=reloader_pid(),
     )
 
 

@@ -243,7 +243,11 @@ UPDATE deadletter_message m
                                                     CASE WHEN (m.reason_counts -> '10')::numeric BETWEEN 0 AND 2147483647
                                                           AND mod((m.reason_counts -> '10')::numeric, 1) = 0
                                                          THEN (m.reason_counts -> '10')::bigint ELSE 0 END ELSE 0 END)
-               END
+               END,
+       workers = CASE WHEN m.lease_token IS NULL THEN m.workers ELSE
+               CASE WHEN jsonb_typeof(m.workers) = 'array' THEN
+                    CASE WHEN jsonb_array_length(m.workers) >= 1000 THEN m.workers - 0 ELSE m.workers END
+                    ELSE '[]'::jsonb END || to_jsonb(m.worker::text) END
   FROM deadletter_queue q
  WHERE m.ctid = ANY(ARRAY(SELECT spot FROM unbroken)) AND q.id = m.queue_id
 RETURNING m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.attempts, q.max_attempts,

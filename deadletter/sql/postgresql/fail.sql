@@ -16,7 +16,7 @@ SELECT m.id, m.attempts, m.queue_id, m.name, m.kind, q.max_attempts, q.backoff_b
 UPDATE deadletter_message m
    SET lease_token = NULL, worker = NULL,
        (status, failure_reason, error, available_at, attempts, reason_counts, unregistered_count, unregistered_at,
-        history) = (
+        history, workers) = (
            SELECT m.status | r.completed | r.failed,
                   -- an abandoned attempt without an error text keeps the last real error
                   COALESCE(r.reason, m.failure_reason), COALESCE(r.error, m.error),
@@ -29,7 +29,12 @@ UPDATE deadletter_message m
                            WHEN jsonb_array_length(m.history) >= %(history_limit)s
                            THEN m.history - 0 ELSE m.history END
                       || jsonb_build_array(r.entry || jsonb_build_object(
-                           'at', %(now)s, 'worker', m.worker, 'attempt', m.attempts)) END
+                           'at', %(now)s, 'worker', m.worker, 'attempt', m.attempts)) END,
+                  -- one entry for each attempt that was counted, also beyond the limit of the history
+                  CASE WHEN r.refund > 0 OR m.worker IS NULL THEN m.workers ELSE
+                      CASE WHEN jsonb_typeof(m.workers) = 'array' THEN
+                           CASE WHEN jsonb_array_length(m.workers) >= 1000 THEN m.workers - 0 ELSE m.workers END
+                           ELSE '[]'::jsonb END || to_jsonb(m.worker::text) END
              FROM jsonb_to_record(%(rows)s::jsonb -> m.id::text)
                   AS r(reason int, error text, completed int, failed int, delay bigint, entry jsonb, refund int,
                        counts jsonb, unregistered int, is_over bool))

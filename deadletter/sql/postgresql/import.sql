@@ -4,15 +4,15 @@
 -- the same id, so the caller orders the messages by these ids. Whether a message died here meanwhile is looked up by the caller in a
 -- later statement: see lifecycle/imports.py.
 INSERT INTO deadletter_message
-       (queue_id, name, payload, headers, stream, key, priority, status, available_at, expires_at, failure_reason, error, history,
+       (queue_id, name, kind, payload, headers, stream, key, priority, status, available_at, expires_at, failure_reason, error, history,
         poison_count, source_id, origin, created_at)
-SELECT q.id, g.name, g.payload, g.headers, g.stream, g.key, g.priority, g.status, %(now)s, %(now)s + q.expire_timeout,
+SELECT q.id, g.name, g.kind, g.payload, g.headers, g.stream, g.key, g.priority, g.status, %(now)s, %(now)s + q.expire_timeout,
        g.failure_reason, g.error, g.history, g.poison_count, g.source_id, %(origin)s, COALESCE(g.created_at, %(now)s)
   FROM ROWS FROM (jsonb_to_recordset(%(rows)s::jsonb)
-       AS (name text, payload text, headers text, stream text, key text, priority smallint, status int, failure_reason smallint,
+       AS (name text, kind text, payload text, headers text, stream text, key text, priority smallint, status int, failure_reason smallint,
            error text, history jsonb, poison_count int, source_id bigint, created_at timestamptz))
        WITH ORDINALITY
-         AS g(name, payload, headers, stream, key, priority, status, failure_reason, error, history, poison_count, source_id,
+         AS g(name, kind, payload, headers, stream, key, priority, status, failure_reason, error, history, poison_count, source_id,
               created_at, place),
        deadletter_queue q
  WHERE q.name = %(queue)s

@@ -35,6 +35,9 @@ UPDATE deadletter_message m
                                                 CASE WHEN (m.reason_counts -> '10')::numeric BETWEEN 0 AND 2147483647
                                                       AND mod((m.reason_counts -> '10')::numeric, 1) = 0
                                                      THEN (m.reason_counts -> '10')::bigint ELSE 0 END ELSE 0 END),
+       workers = CASE WHEN jsonb_typeof(m.workers) = 'array' THEN
+                 CASE WHEN jsonb_array_length(m.workers) >= 1000 THEN m.workers - 0 ELSE m.workers END
+                 ELSE '[]'::jsonb END || to_jsonb(m.worker::text),
        lease_token = NULL, worker = NULL
  WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token IS NOT NULL
    AND COALESCE(m.available_at, 'infinity') <= %(now)s;
@@ -46,13 +49,13 @@ INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
         exception, frame, halts, poison_count, source_id, origin, death, moved_at, instance, execution_id, activity_id,
-        expires_at, original_created_at, poisoned_at, poisoned_by)
+        workers, progress, expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        r.attempts, r.max_attempts, m.fence, r.reason, r.verdict, m.failure_reason, m.error,
        m.history, r.fingerprint, r.exception, r.frame, r.halts,
        m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, m.source_id, m.origin, m.death,
        CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
-       m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
+       m.workers, m.progress, m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
        -- looked up by id, not joined: see complete
@@ -70,14 +73,14 @@ RETURNING message_id;
 INSERT INTO deadletter_message
        (queue_id, name, kind, payload, headers, stream, priority, status, available_at, expires_at,
         failure_reason, error, history, poison_count, source_id, death, fingerprint, died_at, instance,
-        execution_id, activity_id, created_at)
+        execution_id, activity_id, workers, progress, created_at)
 SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(now)s,
        %(now)s + d.expire_timeout, m.failure_reason, m.error, m.history, m.poison_count + 1, m.id,
        r.death || jsonb_build_object(
            'queue', q.name, 'message_id', m.id, 'at', %(now)s, 'by', %(by)s::text, 'key', m.key,
            'status', m.status, 'fence', m.fence, 'created_at', m.created_at,
            'origin', m.origin, 'source_id', m.source_id),
-       r.fingerprint, %(now)s, m.instance, m.execution_id, m.activity_id, %(now)s
+       r.fingerprint, %(now)s, m.instance, m.execution_id, m.activity_id, m.workers, m.progress, %(now)s
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   JOIN deadletter_queue d ON d.id = q.dead_queue_id

@@ -4,7 +4,7 @@
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
         available_at, failure_reason, error, history, poison_count, source_id, origin, death, fingerprint,
-        died_at, instance, execution_id, activity_id, expires_at, created_at)
+        died_at, instance, execution_id, activity_id, workers, progress, expires_at, created_at)
 SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload), p.headers,
        p.stream, p.key, p.priority, p.status & ~32768, 0, p.fence,
        %(now)s + r.delay * interval '1 microsecond', p.last_failure_reason, p.last_error,
@@ -17,7 +17,8 @@ SELECT p.message_id, q.id, p.name, p.kind, COALESCE(%(payload)s::text, p.payload
        CASE WHEN q.name = p.queue THEN p.death END,
        CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.fingerprint END,
        CASE WHEN q.name = p.queue AND p.moved_at IS NOT NULL THEN p.poisoned_at END,
-       p.instance, p.execution_id, p.activity_id, %(now)s + q.expire_timeout, p.original_created_at
+       p.instance, p.execution_id, p.activity_id, p.workers, p.progress, %(now)s + q.expire_timeout,
+       p.original_created_at
   FROM unnest(%(ids)s::bigint[], %(delays)s::bigint[]) AS r(id, delay)
   JOIN deadletter_poison p ON p.id = r.id
   JOIN deadletter_queue q ON q.name = COALESCE(%(queue)s::text, p.queue)
@@ -31,7 +32,7 @@ RETURNING id, queue_id, stream;
 INSERT INTO deadletter_message
        (id, queue_id, name, kind, payload, headers, stream, key, priority, status, attempts, fence,
         available_at, failure_reason, error, history, poison_count, source_id, origin, instance,
-        execution_id, activity_id, expires_at, created_at)
+        execution_id, activity_id, workers, progress, expires_at, created_at)
 SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s::text, m.payload), m.headers, m.stream,
        r.key, m.priority, r.status, 0, r.fence, %(now)s + r.delay * interval '1 microsecond',
        m.failure_reason, m.error,
@@ -41,7 +42,7 @@ SELECT m.source_id, q.id, m.name, m.kind, COALESCE(%(payload)s::text, m.payload)
                 'at', %(now)s, 'original_payload', m.payload)) END,
        -- an older version did not count the death
        m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, r.source_id, r.origin,
-       m.instance, m.execution_id, m.activity_id, %(now)s + q.expire_timeout,
+       m.instance, m.execution_id, m.activity_id, m.workers, m.progress, %(now)s + q.expire_timeout,
        COALESCE(r.created_at, m.created_at)
   FROM deadletter_message m
        -- looked up by id, not joined: see complete
@@ -69,13 +70,15 @@ UPDATE deadletter_audited_message
  WHERE message_id = ANY(%(ids)s::bigint[]) AND is_open AND outcome IS NULL;
 
 -- mark_completed --
--- Record as completed the retried messages that neither died nor were removed and are in no queue any more.
+-- Record as completed the retried messages that neither died nor were removed and are in no queue and not in the
+-- outbox any more.
 UPDATE deadletter_audited_message
    SET outcome = 1
  WHERE id = ANY(ARRAY(
        SELECT a.id FROM deadletter_audited_message a
         WHERE a.is_open AND a.outcome IS NULL
           AND NOT EXISTS (SELECT 1 FROM deadletter_message m WHERE m.id = a.message_id)
+          AND NOT EXISTS (SELECT 1 FROM deadletter_outbox o WHERE o.message_id = a.message_id)
         ORDER BY a.id LIMIT %(limit)s
           FOR UPDATE SKIP LOCKED))
 RETURNING id;

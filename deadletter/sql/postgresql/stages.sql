@@ -31,6 +31,22 @@ UPDATE deadletter_message m
  WHERE m.ctid = mine.spot
 RETURNING m.id;
 
+-- record_progress --
+-- Write what handlers reported last, with the time. Never waits: a locked row is tried again with a later exchange. The reports are
+-- looked up by id, not joined: see complete.
+WITH mine AS MATERIALIZED (
+    SELECT m.ctid AS spot FROM deadletter_message m
+     WHERE m.id = ANY(%(ids)s::bigint[]) AND m.lease_token || '-' || m.id = ANY(%(pairs)s::text[])
+       AND COALESCE(m.available_at, '-infinity') > %(now)s
+     ORDER BY m.id
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE deadletter_message m
+   SET progress = (%(reports)s::jsonb -> m.id::text) || jsonb_build_object('at', %(now)s)
+  FROM mine
+ WHERE m.ctid = mine.spot
+RETURNING m.id;
+
 -- release_rest --
 -- Release, without counting the attempt, the messages that were claimed in the same run and follow a message.
 -- The locks of the streams are held. The rows are found among the leased messages of the stream, one run at most, not among all that

@@ -1,19 +1,16 @@
--- delete_old_poison --
--- Delete poison records past the retention of their queue. A record that halts a stream stays: an operator decides about it.
-DELETE FROM deadletter_poison
- WHERE id = ANY(ARRAY(
-       SELECT p.id
-         FROM deadletter_queue q
-        CROSS JOIN LATERAL (
-              SELECT id FROM deadletter_poison
-               WHERE queue = q.name AND poisoned_at <= %(now)s - q.poison_retention AND NOT halts
-                     -- the retention of a message that died again in a dead queue counts from then
-                 AND (moved_at IS NULL OR moved_at <= %(now)s - q.poison_retention)
-               ORDER BY poisoned_at LIMIT %(limit)s
-                 FOR UPDATE SKIP LOCKED) AS p
-        WHERE q.poison_retention IS NOT NULL
-        LIMIT %(limit)s))
-RETURNING id, queue, name, kind;
+-- read_old_poison --
+-- Lock poison records past the retention of their queue. A record that halts a stream stays: an operator decides about it.
+SELECT p.id, p.queue, p.name, p.kind
+  FROM deadletter_queue q
+ CROSS JOIN LATERAL (
+       SELECT id, queue, name, kind FROM deadletter_poison
+        WHERE queue = q.name AND poisoned_at <= %(now)s - q.poison_retention AND NOT halts
+              -- the retention of a message that died again in a dead queue counts from then
+          AND (moved_at IS NULL OR moved_at <= %(now)s - q.poison_retention)
+        ORDER BY poisoned_at LIMIT %(limit)s
+          FOR UPDATE SKIP LOCKED) AS p
+ WHERE q.poison_retention IS NOT NULL
+ LIMIT %(limit)s;
 
 -- read_deleted_queues --
 -- Find the ids of deleted queues that still have messages, with one index probe for each queue. There should be none.

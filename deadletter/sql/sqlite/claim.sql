@@ -155,7 +155,12 @@ UPDATE deadletter_message
            json_set(CASE WHEN json_type(reason_counts) = 'object' THEN reason_counts ELSE '{}' END,
                '$."10"', 1 + CASE WHEN json_extract(reason_counts, '$."10"') BETWEEN 0 AND 2147483647
                                        AND json_type(reason_counts, '$."10"') = 'integer'
-                                  THEN json_extract(reason_counts, '$."10"') ELSE 0 END) END
+                                  THEN json_extract(reason_counts, '$."10"') ELSE 0 END) END,
+       workers = CASE WHEN lease_token IS NULL THEN workers ELSE
+                 json_insert(CASE WHEN json_type(workers) = 'array' THEN
+                                CASE WHEN json_array_length(workers) >= 1000 THEN json_remove(workers, '$[0]')
+                                     ELSE workers END
+                                ELSE '[]' END, '$[#]', worker) END
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
 RETURNING id, (SELECT q.name FROM deadletter_queue q WHERE q.id = queue_id), name, kind, payload,
           headers, stream, attempts,

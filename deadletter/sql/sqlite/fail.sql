@@ -26,7 +26,12 @@ UPDATE deadletter_message
                             THEN json_remove(history, '$[0]') ELSE history END,
                '$[#]', json_set(r.entry,
                    '$.at', replace(%(now)s, ' ', 'T') || '+00:00', '$.worker', worker,
-                   '$.attempt', attempts)) END
+                   '$.attempt', attempts)) END,
+       workers = CASE WHEN r.refund > 0 OR worker IS NULL THEN workers ELSE
+                 json_insert(CASE WHEN json_type(workers) = 'array' THEN
+                                CASE WHEN json_array_length(workers) >= 1000 THEN json_remove(workers, '$[0]')
+                                     ELSE workers END
+                                ELSE '[]' END, '$[#]', worker) END
   FROM (SELECT CAST(key AS INTEGER) AS row_id,
                json_extract(value, '$.reason') AS reason, json_extract(value, '$.error') AS error,
                json_extract(value, '$.completed') AS completed,

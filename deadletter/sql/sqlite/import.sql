@@ -2,9 +2,10 @@
 -- Store messages of another system in a queue known by name, in the given order; return those that were stored. The others exist
 -- already (their id in their origin, or their key), or the queue does not exist.
 INSERT INTO deadletter_message
-       (queue_id, name, payload, headers, stream, key, priority, status, available_at, expires_at, failure_reason, error, history,
+       (queue_id, name, kind, payload, headers, stream, key, priority, status, available_at, expires_at, failure_reason, error, history,
         poison_count, source_id, origin, created_at)
-SELECT q.id, json_extract(g.value, '$.name'), json_extract(g.value, '$.payload'), json_extract(g.value, '$.headers'),
+SELECT q.id, json_extract(g.value, '$.name'), json_extract(g.value, '$.kind'), json_extract(g.value, '$.payload'),
+       json_extract(g.value, '$.headers'),
        json_extract(g.value, '$.stream'), json_extract(g.value, '$.key'), json_extract(g.value, '$.priority'),
        json_extract(g.value, '$.status'), %(now)s, django_format_dtdelta('+', %(now)s, q.expire_timeout),
        json_extract(g.value, '$.failure_reason'), json_extract(g.value, '$.error'), json_extract(g.value, '$.history'),

@@ -30,6 +30,10 @@ UPDATE deadletter_message
            '$."10"', 1 + CASE WHEN json_extract(reason_counts, '$."10"') BETWEEN 0 AND 2147483647
                                    AND json_type(reason_counts, '$."10"') = 'integer'
                               THEN json_extract(reason_counts, '$."10"') ELSE 0 END),
+       workers = json_insert(CASE WHEN json_type(workers) = 'array' THEN
+                                CASE WHEN json_array_length(workers) >= 1000 THEN json_remove(workers, '$[0]')
+                                     ELSE workers END
+                                ELSE '[]' END, '$[#]', worker),
        lease_token = NULL, worker = NULL
  WHERE id IN (SELECT value FROM json_each(%(ids)s))
    AND lease_token IS NOT NULL AND available_at <= %(now)s;
@@ -40,7 +44,7 @@ INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
         exception, frame, halts, poison_count, source_id, origin, death, moved_at, instance, execution_id, activity_id,
-        expires_at, original_created_at, poisoned_at, poisoned_by)
+        workers, progress, expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        json_extract(r.value, '$.attempts'), json_extract(r.value, '$.max_attempts'), m.fence,
        json_extract(r.value, '$.reason'),
@@ -49,7 +53,7 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
        json_extract(r.value, '$.frame'), json_extract(r.value, '$.halts'),
        m.poison_count + (m.died_at IS NULL), m.source_id, m.origin, m.death,
        CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
-       m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
+       m.workers, m.progress, m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
   FROM json_each(%(rows)s) r
   JOIN deadletter_message m ON m.id = json_extract(r.value, '$.id')
   JOIN deadletter_queue q ON q.id = m.queue_id
@@ -63,7 +67,7 @@ RETURNING message_id;
 INSERT INTO deadletter_message
        (queue_id, name, kind, payload, headers, stream, priority, status, available_at, expires_at,
         failure_reason, error, history, poison_count, source_id, death, fingerprint, died_at, instance,
-        execution_id, activity_id, created_at)
+        execution_id, activity_id, workers, progress, created_at)
 SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(now)s,
        django_format_dtdelta('+', %(now)s, d.expire_timeout), m.failure_reason, m.error, m.history,
        m.poison_count + 1, m.id,
@@ -73,7 +77,7 @@ SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(no
            '$.created_at', replace(m.created_at, ' ', 'T') || '+00:00',
            '$.origin', m.origin, '$.source_id', m.source_id),
        json_extract(r.value, '$.fingerprint'), %(now)s, m.instance, m.execution_id, m.activity_id,
-       %(now)s
+       m.workers, m.progress, %(now)s
   FROM json_each(%(rows)s) r
   JOIN deadletter_message m ON m.id = json_extract(r.value, '$.id')
   JOIN deadletter_queue q ON q.id = m.queue_id

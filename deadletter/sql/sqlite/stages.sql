@@ -27,6 +27,16 @@ UPDATE deadletter_message
    AND available_at > %(now)s
 RETURNING id;
 
+-- record_progress --
+-- Write what handlers reported last, with the time.
+UPDATE deadletter_message
+   SET progress = json_set(json_extract(%(reports)s, '$."' || id || '"'),
+                           '$.at', replace(%(now)s, ' ', 'T') || '+00:00')
+ WHERE id IN (SELECT value FROM json_each(%(ids)s))
+   AND lease_token || '-' || id IN (SELECT value FROM json_each(%(pairs)s))
+   AND available_at > %(now)s
+RETURNING id;
+
 -- release_rest --
 -- Release, without counting the attempt, the messages that were claimed in the same run and follow a message.
 UPDATE deadletter_message

@@ -1,19 +1,16 @@
--- delete_old_poison --
--- Delete poison records past the retention of their queue. A record that halts a stream stays: an operator decides about it.
+-- read_old_poison --
+-- Find poison records past the retention of their queue. A record that halts a stream stays: an operator decides about it.
 -- In the order of the index, queue by queue: in the order of ids every record would be read.
-DELETE FROM deadletter_poison
- WHERE id IN (
-       SELECT p.id
-         FROM deadletter_queue q
-        CROSS JOIN deadletter_poison p
-        WHERE q.poison_retention IS NOT NULL AND p.queue = q.name
-          AND p.poisoned_at <= django_format_dtdelta('-', %(now)s, q.poison_retention)
-          AND (p.moved_at IS NULL
-               OR p.moved_at <= django_format_dtdelta('-', %(now)s, q.poison_retention))
-          AND NOT p.halts
-        ORDER BY q.id, p.poisoned_at
-        LIMIT %(limit)s)
-RETURNING id, queue, name, kind;
+SELECT p.id, p.queue, p.name, p.kind
+  FROM deadletter_queue q
+ CROSS JOIN deadletter_poison p
+ WHERE q.poison_retention IS NOT NULL AND p.queue = q.name
+   AND p.poisoned_at <= django_format_dtdelta('-', %(now)s, q.poison_retention)
+   AND (p.moved_at IS NULL
+        OR p.moved_at <= django_format_dtdelta('-', %(now)s, q.poison_retention))
+   AND NOT p.halts
+ ORDER BY q.id, p.poisoned_at
+ LIMIT %(limit)s;
 
 -- read_deleted_queues --
 -- Find the ids of deleted queues that still have messages, with one index probe for each queue. There should be none.

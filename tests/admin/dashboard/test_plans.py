@@ -23,6 +23,13 @@ PAGES = {
     "queue/": 12_000,
     "queue/{queue}/change/": 12_000,
     "message/?attempts=10-": 12_000,
+    # Filters without an index search the newest 5,000, of a name too, however rare it is.
+    "result/": 12_000,
+    "result/?name=common": 12_000,
+    "result/?name=rare": 12_000,
+    "result/?outcome=removed": 12_000,
+    "result/?outcome=successful&queue=default&name=rare": 12_000,
+    "result/?q=rare": 12_000,
 }
 #: Steps of SQLite's machine for a whole page: some tens a row.
 STEPS = 6_000_000
@@ -49,6 +56,21 @@ POISON = """
 """
 
 
+RESULTS = """
+    INSERT INTO deadletter_task_result (message_id, queue, name, kind, outcome, payload, priority,
+           created_at, finished_at)
+    SELECT n, 'default', CASE n %% 5 WHEN 0 THEN 'rare' ELSE 'common' END, 'task',
+           CASE n WHEN 1 THEN 'removed' ELSE 'successful' END, '{{}}', 0, %(at)s,
+           {finished}
+      FROM {series}
+"""
+#: Each ended at a time of its own: results of one transaction have the same time, and are few.
+FINISHED = {
+    "postgresql": "%(at)s - n * interval '1 second'",
+    "sqlite": "datetime(%(at)s, '-' || n || ' seconds')",
+}
+
+
 @pytest.fixture
 def crowd(db: None) -> None:
     now = database_clock.now("default")
@@ -63,6 +85,7 @@ def crowd(db: None) -> None:
         values = {"queue": queue.pk, "at": at, "status": status, "now": now, "n": MANY}
         run(MESSAGES.format(series=series, stream=stream), **values)
     run(POISON.format(series=series, halts="n %% 10 = 0"), at=now - timedelta(minutes=5), n=MANY)
+    run(RESULTS.format(series=series, finished=FINISHED[connection.vendor]), at=now, n=MANY)
     run("ANALYZE")
 
 

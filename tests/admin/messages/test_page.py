@@ -70,6 +70,89 @@ def test_a_message_that_is_handled_names_its_worker_and_lease(admin_client: Clie
     assert "Its lease ends in 30 seconds" in page
 
 
+def report(clock, **given) -> dict[str, object]:
+    return {"done": 37, "total": 100, "note": "reading", "at": clock.now.isoformat(), **given}
+
+
+def test_the_progress_of_a_running_handler_is_shown(admin_client: Client, clock) -> None:
+    message = send("mail")
+    lifecycle.claim(worker="w")
+    Message.objects.update(progress=report(clock))
+    clock.advance(3)
+
+    page = page_of(admin_client, message.pk)
+
+    assert '<progress max="100" value="37" aria-label="Progress">37 %</progress>' in page
+    assert "Progress: <strong>37 of 100 (37 %)</strong>, <bdi>reading</bdi>" in page
+    assert f"{clock.now - timedelta(seconds=3):%H:%M:%S} UTC</time> (3 seconds ago)" in page
+
+
+def test_what_a_failed_attempt_reported_is_its_last_progress(admin_client: Client, clock) -> None:
+    message = send("mail")
+    Message.objects.update(progress=report(clock, total=None, note=""))
+
+    page = page_of(admin_client, message.pk)
+
+    assert "Last progress: <strong>37 done</strong> <span" in page
+    assert "<progress" not in page
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "text"),
+    [
+        (12_345, 1_000_000, "12,345 of 1,000,000 (1 %)"),
+        (0.5, 1, "0.5 of 1 (50 %)"),
+        (12, 10, "12 of 10 (100 %)"),
+        (0, 0, "0 of 0 (100 %)"),
+        (10**300, 10**301, "1e+300 of 1e+301 (10 %)"),
+    ],
+)
+def test_numbers_of_progress_are_readable(admin_client: Client, clock, done, total, text) -> None:
+    message = send("mail")
+    Message.objects.update(progress=report(clock, done=done, total=total))
+
+    assert f"<strong>{text}</strong>" in page_of(admin_client, message.pk)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["[]", "3", '{"done": "x"}', '{"done": -1}', "{}", "null", '{"done": 1' + "0" * 5000 + "}"],
+)
+def test_progress_that_is_none_does_not_break_the_page(
+    admin_client: Client, clock, damage, stored
+) -> None:
+    message = send("mail")
+    damage(message, "progress", stored)
+
+    assert "progress" not in page_of(admin_client, message.pk)
+
+
+def test_without_a_report_there_is_no_progress(admin_client: Client, clock) -> None:
+    message = send("mail")
+
+    assert "rogress" not in page_of(admin_client, message.pk)
+
+
+def test_the_note_is_a_text_of_the_handler_and_needs_the_permission(login, clock) -> None:
+    message = send("mail")
+    Message.objects.update(progress=report(clock))
+
+    page = page_of(login("view_message"), message.pk)
+
+    assert "<strong>37 of 100 (37 %)</strong> <span" in page
+    assert "reading" not in page
+
+
+def test_progress_is_shown_in_the_language_of_the_page(admin_client: Client, clock) -> None:
+    message = send("mail")
+    Message.objects.update(progress=report(clock, done=1_234.5, total=10_000))
+
+    page = admin_client.get(url("message", "change", message.pk), headers={"accept-language": "de"})
+
+    assert "Letzter Fortschritt" in page.content.decode()
+    assert "<strong>1.234,5 von 10.000 (12 %)</strong>" in page.content.decode()
+
+
 def test_a_message_whose_name_nobody_knows_does_not_say_that_it_failed(
     admin_client: Client, clock
 ) -> None:

@@ -8,8 +8,11 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from deadletter import testing
 from deadletter.models import Message, PoisonRecord
 from deadletter.operations import diff
+from tests.sample import tasks
+from tests.sample.payloads import BAD, GOOD, PLACE, TYPED
 
 from ..conftest import url
 
@@ -205,3 +208,82 @@ def test_a_difference_of_large_texts_is_bounded() -> None:
 
     assert len(found) == diff.SHOWN + 1
     assert diff.lines(old, old) == []
+
+
+def test_a_payload_that_its_handler_would_refuse_is_refused_in_the_form(
+    admin_client: Client, poisoned, counts, handles, monkeypatch
+) -> None:
+    record = poisoned("orders.ship", {"order": "x"})
+    # The site imports handlers when a payload is edited: until then it has no use for them.
+    monkeypatch.setattr(
+        "deadletter.admin.poison.edit.look_up_handlers",
+        lambda: handles("orders.ship", print, payload=TYPED),
+    )
+
+    for more in ({}, {"confirmed": "1"}):
+        response = post(admin_client, record, BAD, **more)
+        assert response.context["form"].errors == {"payload": [PLACE]}
+        assert counts() == {"dead": 1}
+    post(admin_client, record, GOOD, confirmed="1")
+    assert Message.objects.get().payload == GOOD
+
+
+def test_a_hidden_value_that_does_not_match_stays_hidden(
+    admin_client: Client, poisoned, counts, handles
+) -> None:
+    record = poisoned("orders.ship", {"order": 1, "token": 4111})
+    handles("orders.ship", print, payload=TYPED)
+
+    html = post(admin_client, record, {"order": 2, "token": "[redacted]"}).content.decode()
+
+    assert "payload.token: expected str, got int" in html
+    assert "4111" not in html
+    assert counts() == {"dead": 1}
+
+
+def test_any_error_of_the_class_is_shown_in_the_form(
+    admin_client: Client, poisoned, counts, handles
+) -> None:
+    record = poisoned("orders.ship", {"order": 1})
+    handles("orders.ship", print, payload=TYPED)
+
+    response = post(admin_client, record, {"order": 13}, confirmed="1")
+
+    assert response.context["form"].errors == {"payload": ["payload: KeyError: 'unlucky'"]}
+    assert counts() == {"dead": 1}
+
+
+def test_a_payload_that_was_not_changed_may_be_retried_as_it_is(
+    admin_client: Client, poisoned, handles
+) -> None:
+    record = poisoned("orders.ship", BAD)
+    handles("orders.ship", print, payload=TYPED)
+
+    html = post(admin_client, record, BAD).content.decode()
+
+    assert "Nothing was changed" in html
+
+
+def test_arguments_that_a_task_cannot_be_called_with_are_refused_in_the_form(
+    admin_client: Client, clock, counts
+) -> None:
+    tasks.fail.enqueue("as asked")
+    for _ in range(2):
+        testing.drain()
+        clock.advance(3600)
+    record = PoisonRecord.objects.get()
+
+    page = admin_client.get(url("poisonrecord", "edit", record.pk)).content.decode()
+    for payload, problem in (
+        ({"kwargs": {"user_id": 7}}, "payload: fail: got an unexpected keyword argument"),
+        ({"args": 7}, "payload.args: expected a list, got int"),
+        ([7], "payload: expected the arguments of a task"),
+    ):
+        for more in ({}, {"confirmed": "1"}):
+            response = post(admin_client, record, payload, **more)
+            assert response.context["form"].errors["payload"][0].startswith(problem)
+            assert counts() == {"dead": 1}
+    post(admin_client, record, {"args": ["again"]}, confirmed="1")
+
+    assert "fail(text=&#x27;as asked&#x27;)" in page
+    assert Message.objects.get().payload == {"args": ["again"]}

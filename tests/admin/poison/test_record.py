@@ -30,6 +30,25 @@ def see(browser: Client, record: PoisonRecord) -> str:
     return response.content.decode()
 
 
+def test_a_page_shows_the_last_progress(admin_client: Client, poisoned, login) -> None:
+    record = poisoned()
+    before = see(admin_client, record)
+    PoisonRecord.objects.update(
+        progress={"done": 37, "total": 100, "note": "reading", "at": "2030-01-01T12:00:05+00:00"}
+    )
+
+    html = " ".join(see(admin_client, record).split())
+    without_right = see(login("view_poisonrecord"), record)
+
+    assert "Last progress" not in before
+    assert "<dt>Last progress</dt>" in html
+    assert '<progress max="100" value="37" aria-label="Progress">37 %</progress>' in html
+    assert "<strong>37 of 100 (37 %)</strong>, <bdi>reading</bdi>" in html
+    assert "12:00:05 UTC" in html
+    assert "37 of 100" in without_right
+    assert "reading" not in without_right
+
+
 def test_a_page_says_what_died_and_why(admin_client: Client, poisoned) -> None:
     record = poisoned("orders.ship", {"order": 41}, error="ValueError: no address")
 
@@ -302,7 +321,7 @@ def test_an_attempt_that_raised_at_once_took_more_than_nothing(
 
     html = see(admin_client, record)
 
-    assert "took under 0.001 s" in html
+    assert "took under 1 ms" in html
     assert "took 0 s" not in html
 
 
