@@ -379,6 +379,7 @@ def _poisoning(broker: Broker, item: _DeadEvent) -> Poisoning:
 
 def _log(poisonings: Sequence[Poisoning]) -> None:
     for item in poisonings:
+        last = item.last_failure_reason
         event(
             logging.ERROR,
             "message_poisoned",
@@ -391,7 +392,7 @@ def _log(poisonings: Sequence[Poisoning]) -> None:
             stream=item.stream,
             attempts=item.attempts,
             reason=item.reason.name,
-            last_failure_reason=item.last_failure_reason.name if item.last_failure_reason else "none",
+            last_failure_reason=last.name if last else "none",
             error=item.last_error or "no error",
             fingerprint=item.fingerprint,
             destination=item.destination,
