@@ -14,7 +14,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import timedelta
 from time import monotonic
 from typing import Any
 
@@ -23,7 +23,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.utils import Error as DatabaseError
 
-from .. import clock, crash_points, tracing
+from .. import crash_points, tracing
 from ..conf import get_settings
 from ..exceptions import LockNotAvailable
 from ..lifecycle import OUTBOX_CHANNEL
@@ -44,6 +44,8 @@ from ..models.outbox import RELAY_ALIVE
 from ..outbox.brokers import Broker
 from ..outbox.cloud_events import CloudEvent
 from ..outbox.transports.base import BrokerRefusal, BrokerUnavailable, Transport
+from ..status import FailureReason
+from ..text import short_repr
 from . import thread_connections
 from .listener import Listener
 from .options import Options
@@ -141,7 +143,8 @@ class Relay(threading.Thread):
         self._waiting: set[LaneKey] = set()
         #: What is known of a batch that could not be settled because the database was away.
         self._unsettled: BatchOutcome | None = None
-        self._confirmed_at: datetime | None = None
+        #: On the monotonic clock: the last confirm that is not reported yet.
+        self._confirmed: float | None = None
         #: Since when the broker accepts nothing; None: it does.
         self._away_since: float | None = None
         self._delay = FIRST_DELAY
@@ -202,7 +205,9 @@ class Relay(threading.Thread):
             self._note_failed(error)
         except ImproperlyConfigured as error:
             self._note_unavailable(str(error))
-        except Exception as error:  # noqa: BLE001 - a fault in one turn must not end the relay
+        except BaseException as error:  # noqa: BLE001 - a fault in one turn must not end the relay
+            # A transport may raise CancelledError or SystemExit, too, which would end the thread
+            # in silence.
             self._note_failed(error)
         return True
 
@@ -235,13 +240,16 @@ class Relay(threading.Thread):
                 tx, self.broker.name, token=self._token, worker=self._worker, lease=LEASE
             )
             if self._away_since is None:
-                report_broker(tx, self.broker.name, error=None, confirmed_at=self._confirmed_at)
+                confirmed_at = None
+                if self._confirmed is not None:
+                    confirmed_at = tx.time() - timedelta(seconds=monotonic() - self._confirmed)
+                report_broker(tx, self.broker.name, error=None, confirmed_at=confirmed_at)
             return lanes, read_waiting_keys(tx, self.broker.name, lanes)
 
         begun = monotonic()
         self._lanes, self._waiting = in_transaction(work, using=self._using, wait=SHORT_WAIT)
         self._renewed = self._shared = begun
-        self._confirmed_at = None
+        self._confirmed = None
         self._share = self._first_share()
 
     def _connect(self) -> None:
@@ -313,7 +321,13 @@ class Relay(threading.Thread):
             else:
                 batch.append(row)
 
+        reported: set[int] = set()
+
         def report(index: int, refusal: BrokerRefusal | None = None) -> None:
+            _check_report(index, refusal, len(batch))
+            if index in reported:
+                return  # the first report is settled; a second one would count it twice
+            reported.add(index)
             if refusal is None:
                 outcome.published.append(batch[index])
             else:
@@ -323,15 +337,22 @@ class Relay(threading.Thread):
         if batch and transport is not None:
             try:
                 transport.publish(events, report, timeout=self.broker.timeout)
-            except BrokerUnavailable as error:
+                if len(reported) < len(batch):
+                    raise BrokerUnavailable(
+                        f"{type(transport).__name__} reported {len(reported)} of {len(batch)} "
+                        "events and raised nothing; the others are published again"
+                    )
+            except BaseException:
                 self._close()
                 # Settled before the next try: what was confirmed is not published again.
                 self._unsettled = outcome
                 self._exchange(outcome)
-                raise error
+                raise
+            finally:
+                if outcome.published:
+                    # No look at the database's clock: it may be away, and the outcome be lost.
+                    self._confirmed = monotonic()
             crash_points.reach("relay.published")
-            if outcome.published:
-                self._confirmed_at = clock.now(self._using)
         return outcome
 
     def _event(self, row: OutboxRow) -> CloudEvent:
@@ -392,7 +413,7 @@ class Relay(threading.Thread):
             self._lanes = []
         self._pause()
 
-    def _note_failed(self, error: Exception) -> None:
+    def _note_failed(self, error: BaseException) -> None:
         """Report a fault of the relay, its transport or a statement; its text may have secrets."""
         crash(
             "relay_failed",
@@ -432,11 +453,32 @@ class Relay(threading.Thread):
         self._delay = min(self._delay * 2, LONGEST_DELAY)
 
     def _close(self) -> None:
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        try:
             self._transport.close()
+        except Exception as error:  # noqa: BLE001 - it must not raise; the relay goes on if it does
+            self._transport = None
+            crash(
+                "relay_failed",
+                "the transport of {broker} cannot close",
+                error,
+                broker=self.broker.name,
+                worker=self._worker,
+            )
 
     def _end(self) -> None:
         self._close()
         in_transaction(
             lambda tx: leave_lanes(tx, self.broker.name, token=self._token), using=self._using
         )
+
+
+def _check_report(index: object, refusal: object, length: int) -> None:
+    """Refuse what a transport must not report. The error goes to the transport."""
+    if type(index) is not int or not 0 <= index < length:
+        raise IndexError(f"report: the batch has {length} events, and none at {short_repr(index)}")
+    if refusal is not None and not (
+        isinstance(refusal, BrokerRefusal) and isinstance(refusal.reason, FailureReason)
+    ):
+        raise TypeError(f"report: expected a BrokerRefusal, got {short_repr(refusal)}")
