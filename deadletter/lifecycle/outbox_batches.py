@@ -116,31 +116,36 @@ def settle_batch(
     """
     _delete_published(tx, broker, outcome.published)
     left = [row for row in outcome.published if row.is_due_again]
-    dying: list[_DyingEvent] = []
+    dying: list[_RefusedEvent] = []
+    put_off: list[_RefusedEvent] = []
     waiting: set[LaneKey] = set()
-    known = _read_attempts(tx, outcome)
+    known = _lock_refused(tx, outcome)
     for row, refusal in outcome.refused:
         if row.lane not in lanes:
             continue
-        if known.get(row.id) != row.attempts:
-            # It was settled before, and the answer of the commit was lost; or it is published.
-            if row.id not in known:
+        attempts, poison_count = known.get(row.id, (-1, -1))
+        if (attempts, poison_count) != (row.attempts, row.poison_count):
+            # It was settled before, and the answer of the commit was lost; or it is published, or
+            # it has died and is in the outbox again.
+            if poison_count != row.poison_count:
                 left.append(row)
             elif row.lane_key is not None:
                 waiting.add(row.lane_key)
             continue
-        attempts = row.attempts + 1
+        item = _RefusedEvent(row, refusal, row.attempts + 1)
         key = CounterKey(outbox_name(broker.name), row.topic, _EVENT, int(refusal.reason))
         tx.counts.add(key, "failed")
         limit = broker.max_attempts
-        if refusal.is_permanent or (limit is not None and attempts >= limit):
-            dying.append(_DyingEvent(row, refusal, attempts))
+        if refusal.is_permanent or (limit is not None and item.attempts >= limit):
+            dying.append(item)
             if row.is_due_again:
                 left.append(row)
         else:
-            _put_off(tx, broker, row, refusal, attempts=attempts, by=by)
+            put_off.append(item)
             if row.lane_key is not None:
                 waiting.add(row.lane_key)
+    if put_off:
+        _put_off(tx, broker, put_off, by=by)
     held = [row.id for row in outcome.held if row.lane in lanes]
     if held:
         tx.run("hold", ids=held)
@@ -199,13 +204,18 @@ def _read(
     ]
 
 
-def _read_attempts(tx: Transaction, outcome: BatchOutcome) -> dict[int, int]:
-    """Return how often each of the refused messages that are still there was refused before."""
+def _lock_refused(tx: Transaction, outcome: BatchOutcome) -> dict[int, tuple[int, int]]:
+    """
+    Lock the refused messages that are still there, and return their attempts and poison counts.
+
+    Locked, because another relay may have a confirm of one: it would be published, and be poison.
+    """
     ids = [row.id for row, _refusal in outcome.refused]
     if not ids:
         return {}
-    rows = OutboxMessage.objects.using(tx.using).filter(pk__in=ids)
-    return dict(rows.values_list("pk", "attempts"))
+    rows = OutboxMessage.objects.using(tx.using).filter(pk__in=ids).order_by("pk")
+    found = rows.select_for_update().values_list("pk", "attempts", "poison_count")
+    return {id: (attempts, poison_count) for id, attempts, poison_count in found}
 
 
 def _free(tx: Transaction, broker: Broker, keys: Collection[LaneKey]) -> set[LaneKey]:
@@ -226,45 +236,65 @@ def _free(tx: Transaction, broker: Broker, keys: Collection[LaneKey]) -> set[Lan
 def _delete_published(tx: Transaction, broker: Broker, rows: Sequence[OutboxRow]) -> None:
     if not rows:
         return
-    deleted = tx.run("delete_published", ids=[row.id for row in rows])
+    deleted = _delete(tx, rows)
     crash_points.reach("outbox.deleted")
     for topic, times in Counter(topic for _id, topic in deleted).items():
         key = CounterKey(outbox_name(broker.name), topic, _EVENT)
         tx.counts.add(key, "completed", times=times)
 
 
-def _put_off(
-    tx: Transaction,
-    broker: Broker,
-    row: OutboxRow,
-    refusal: BrokerRefusal,
-    *,
-    attempts: int,
-    by: str,
-) -> None:
-    delay = broker.backoff.delay(attempts)
-    OutboxMessage.objects.using(tx.using).filter(pk=row.id).update(
-        attempts=attempts,
-        held=True,
-        retry_at=tx.time() + delay,
-        history=_history(tx, row, refusal, attempts=attempts, by=by),
-    )
+def _delete(tx: Transaction, rows: Sequence[OutboxRow]) -> list[sql.Row]:
+    """Delete rows as they were read: one that has died and was retried meanwhile is another."""
+    by_count: dict[int, list[int]] = {}
+    for row in rows:
+        by_count.setdefault(row.poison_count, []).append(row.id)
+    deleted: list[sql.Row] = []
+    for poison_count, ids in by_count.items():
+        deleted += tx.run("delete_published", ids=ids, poison_count=poison_count)
+    return deleted
+
+
+def _put_off(tx: Transaction, broker: Broker, refused: Sequence[_RefusedEvent], *, by: str) -> None:
+    """Write when refused messages are tried again: those of one key together, in their order."""
+    rows = OutboxMessage.objects.using(tx.using)
+    now = tx.time()
+    times = [now + broker.backoff.delay(item.attempts) for item in refused]
+    of_keys: dict[LaneKey, datetime] = {}
+    for item, time in zip(refused, times, strict=True):
+        if (key := item.row.lane_key) is not None:
+            of_keys[key] = max(time, of_keys.get(key, time))
+    for item, time in zip(refused, times, strict=True):
+        key = item.row.lane_key
+        retry_at = time if key is None else of_keys[key]
+        rows.filter(pk=item.row.id).update(
+            attempts=item.attempts,
+            held=True,
+            retry_at=retry_at,
+            history=_history(now, item, by=by),
+        )
+        _log_refusal(broker, item, delay=retry_at - now)
+    for (lane, text), retry_at in sorted(of_keys.items()):
+        # Also those of the key that were not in this batch: they would pass these.
+        tx.run("put_off_key", broker=broker.name, lane=lane, key=text, retry_at=retry_at)
+
+
+def _log_refusal(broker: Broker, item: _RefusedEvent, *, delay: timedelta) -> None:
     event(
         logging.WARNING,
         "publish_refused",
         "broker {broker} refused {topic} {event_id} (attempt {attempts}), again in {delay:.1f} s: "
         "{error}",
         broker=broker.name,
-        topic=row.topic,
-        event_id=row.id,
-        attempts=attempts,
+        topic=item.row.topic,
+        event_id=item.row.id,
+        attempts=item.attempts,
         delay=delay.total_seconds(),
-        reason=refusal.reason.name,
-        error=refusal.text,
+        reason=item.refusal.reason.name,
+        error=item.refusal.text,
     )
 
 
-class _DyingEvent(NamedTuple):
+class _RefusedEvent(NamedTuple):
     row: OutboxRow
     refusal: BrokerRefusal
     attempts: int
@@ -278,11 +308,14 @@ class _DyingEvent(NamedTuple):
         return fingerprint(self.row.topic, self.cause)
 
 
-def _quarantine(tx: Transaction, broker: Broker, dying: Sequence[_DyingEvent], *, by: str) -> None:
+def _quarantine(
+    tx: Transaction, broker: Broker, dying: Sequence[_RefusedEvent], *, by: str
+) -> None:
     """Move refused messages from the outbox to poison records."""
     new = [item for item in dying if item.row.message_id is None]
     drawn = iter(tx.run("reserve_ids", count=len(new))) if new else iter(())
     dead = [_DeadEvent(item, item.row.message_id or next(drawn)[0]) for item in dying]
+    now = tx.time()
     tx.run(
         "quarantine_outbox",
         queue=outbox_name(broker.name),
@@ -291,10 +324,10 @@ def _quarantine(tx: Transaction, broker: Broker, dying: Sequence[_DyingEvent], *
         max_attempts=broker.max_attempts,
         by=by,
         ids=[item.row.id for item in dying],
-        rows=json.dumps({item.dying.row.id: _columns(tx, broker, item, by=by) for item in dead}),
+        rows=json.dumps({item.dying.row.id: _columns(now, broker, item, by=by) for item in dead}),
     )
     crash_points.reach("outbox.quarantined")
-    tx.run("delete_published", ids=[item.row.id for item in dying])
+    _delete(tx, [item.row for item in dying])
     for item in dying:
         key = CounterKey(outbox_name(broker.name), item.row.topic, _EVENT)
         tx.counts.add(key, "poisoned")
@@ -313,13 +346,13 @@ def _quarantine(tx: Transaction, broker: Broker, dying: Sequence[_DyingEvent], *
 
 
 class _DeadEvent(NamedTuple):
-    dying: _DyingEvent
+    dying: _RefusedEvent
     message_id: int
 
 
-def _columns(tx: Transaction, broker: Broker, item: _DeadEvent, *, by: str) -> dict[str, Any]:
+def _columns(now: datetime, broker: Broker, item: _DeadEvent, *, by: str) -> dict[str, Any]:
     """Return the columns of a poison record that are not those of the outbox."""
-    row, refusal, attempts = item.dying
+    _row, refusal, attempts = item.dying
     return {
         "message_id": item.message_id,
         "attempts": attempts,
@@ -328,23 +361,21 @@ def _columns(tx: Transaction, broker: Broker, item: _DeadEvent, *, by: str) -> d
         else f"gave up after {attempts} of {broker.max_attempts} attempts",
         "failure_reason": int(refusal.reason),
         "error": storable_text(refusal.text),
-        "history": _history(tx, row, refusal, attempts=attempts, by=by),
+        "history": _history(now, item.dying, by=by),
         "fingerprint": item.dying.group,
         "cause": item.dying.cause,
     }
 
 
-def _history(
-    tx: Transaction, row: OutboxRow, refusal: BrokerRefusal, *, attempts: int, by: str
-) -> list[Mapping[str, Any]]:
+def _history(now: datetime, item: _RefusedEvent, *, by: str) -> list[Mapping[str, Any]]:
     entry = {
-        "at": sql.iso(tx.time()),
+        "at": sql.iso(now),
         "worker": by,
-        "attempt": attempts,
-        "reason": int(refusal.reason),
-        "error": storable_text(refusal.text),
+        "attempt": item.attempts,
+        "reason": int(item.refusal.reason),
+        "error": storable_text(item.refusal.text),
     }
-    return [*_known_history(row)[-HISTORY_LIMIT + 1 :], entry]
+    return [*_known_history(item.row)[-HISTORY_LIMIT + 1 :], entry]
 
 
 def _known_history(row: OutboxRow) -> list[Mapping[str, Any]]:

@@ -89,16 +89,27 @@ def test_a_settled_batch_reads_only_its_messages(seen):
     def work(tx: Any) -> None:
         rows = read_batch(tx, "default", [3], share=100)
         never = BrokerRefusal(FailureReason.VALIDATION_FAILURE, "never", is_permanent=True)
+        for_now = BrokerRefusal(FailureReason.TRANSPORT_UNAVAILABLE, "for now")
         again = rows[50]._replace(is_due_again=True)
         outcome = BatchOutcome(
-            published=[*rows[:50], again], refused=[(rows[60], never)], held=rows[70:80]
+            published=[*rows[:50], again],
+            refused=[(rows[60], never), (rows[61], for_now)],
+            held=rows[70:80],
         )
         settle_batch(tx, DEFAULT, outcome, lanes=EVERY, by="w")
 
     in_transaction(work)
 
-    statements = ("delete_published", "hold", "free_key", "quarantine_outbox")
+    statements = ("delete_published", "put_off_key", "hold", "free_key", "quarantine_outbox")
     assert_bounded(seen, *statements, rows=3_000)
+
+
+def test_refused_messages_of_the_same_time_are_read_in_their_order(seen):
+    with frozen_clock(NOW + timedelta(hours=2)):
+        rows = in_transaction(lambda tx: read_refused(tx, "default", EVERY, share=32))
+
+    assert len(rows) == 512
+    assert [row.id for row in rows] == sorted(row.id for row in rows)
 
 
 def test_the_oldest_message_of_a_broker_is_found_at_once(seen, settings):

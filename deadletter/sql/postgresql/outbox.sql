@@ -32,6 +32,7 @@ SELECT o.id, o.lane, o.topic, o.key, o.payload, o.headers, o.created_at, o.attem
 
 -- read_refused --
 -- Read the messages of lanes that were refused and are to be tried again now, at most so many of each lane.
+-- Those of a key have the same time: the order of ids is theirs.
 SELECT o.id, o.lane, o.topic, o.key, o.payload, o.headers, o.created_at, o.attempts, o.history, o.message_id,
        o.poison_count, true
   FROM unnest(%(lanes)s::smallint[]) AS l(lane)
@@ -41,7 +42,7 @@ SELECT o.id, o.lane, o.topic, o.key, o.payload, o.headers, o.created_at, o.attem
          FROM deadletter_outbox m
         WHERE m.broker = %(broker)s AND m.lane >= l.lane AND m.lane <= l.lane
           AND m.retry_at IS NOT NULL AND m.retry_at <= %(now)s
-        ORDER BY m.lane, m.retry_at
+        ORDER BY m.lane, m.retry_at, m.id
         LIMIT %(share)s) o
  ORDER BY o.id;
 
@@ -54,7 +55,9 @@ SELECT MIN((SELECT m.created_at FROM deadletter_outbox m
 
 -- delete_published --
 -- Delete messages that the broker has confirmed. Whoever published them: a confirm is true whatever became of the lane.
-DELETE FROM deadletter_outbox WHERE id = ANY(%(ids)s::bigint[]) RETURNING id, topic;
+-- Not a message that has died and was retried since it was published: it has the same id.
+DELETE FROM deadletter_outbox WHERE id = ANY(%(ids)s::bigint[]) AND poison_count = %(poison_count)s
+RETURNING id, topic;
 
 -- hold --
 -- Mark messages that wait behind a refused message of their key, if it is still there.
@@ -65,6 +68,13 @@ UPDATE deadletter_outbox o
                 WHERE r.broker = o.broker AND r.lane = o.lane AND r.key = o.key AND r.held
                       -- not retry_at: the index of refused messages is not by key
                   AND r.attempts > 0);
+
+-- put_off_key --
+-- Try the refused messages of a key again at the same time: they are read in the order of their ids.
+UPDATE deadletter_outbox
+   SET retry_at = %(retry_at)s
+ WHERE broker = %(broker)s AND lane = %(lane)s AND key = %(key)s AND held AND attempts > 0
+   AND retry_at <> %(retry_at)s;
 
 -- free_key --
 -- Let the messages of a key go on, after the one they waited behind has left the outbox.

@@ -15,12 +15,13 @@ SELECT m.id, m.lane, m.topic, m.key, m.payload, m.headers, m.created_at, m.attem
 
 -- read_refused --
 -- Read the messages of one lane that were refused and are to be tried again now.
+-- Those of a key have the same time: the order of ids is theirs.
 SELECT m.id, m.lane, m.topic, m.key, m.payload, m.headers, m.created_at, m.attempts, m.history, m.message_id,
        m.poison_count, 1
   FROM deadletter_outbox m
  WHERE m.broker = %(broker)s AND m.lane = %(lane)s
    AND m.retry_at IS NOT NULL AND m.retry_at <= %(now)s
- ORDER BY m.retry_at
+ ORDER BY m.retry_at, m.id
  LIMIT %(share)s;
 
 -- read_oldest_of_lanes --
@@ -32,7 +33,9 @@ SELECT MIN((SELECT m.created_at FROM deadletter_outbox m
 
 -- delete_published --
 -- Delete messages that the broker has confirmed. Whoever published them: a confirm is true whatever became of the lane.
-DELETE FROM deadletter_outbox WHERE id IN (SELECT value FROM json_each(%(ids)s)) RETURNING id, topic;
+-- Not a message that has died and was retried since it was published: it has the same id.
+DELETE FROM deadletter_outbox WHERE id IN (SELECT value FROM json_each(%(ids)s)) AND poison_count = %(poison_count)s
+RETURNING id, topic;
 
 -- hold --
 -- Mark messages that wait behind a refused message of their key, if it is still there.
@@ -42,6 +45,13 @@ UPDATE deadletter_outbox AS o
    AND EXISTS (SELECT 1 FROM deadletter_outbox r
                 WHERE r.broker = o.broker AND r.lane = o.lane AND r.key = o.key AND r.held AND r.held = 1
                   AND r.attempts > 0);
+
+-- put_off_key --
+-- Try the refused messages of a key again at the same time: they are read in the order of their ids.
+UPDATE deadletter_outbox
+   SET retry_at = %(retry_at)s
+ WHERE broker = %(broker)s AND lane = %(lane)s AND key = %(key)s AND held AND held = 1 AND attempts > 0
+   AND retry_at <> %(retry_at)s;
 
 -- free_key --
 -- Let the messages of a key go on, after the one they waited behind has left the outbox.
