@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
@@ -16,6 +15,7 @@ from ..backoff import Backoff
 from ..durations import as_timedelta
 from ..text import short_repr
 from .transports.base import Transport
+from .transports.options import split_url
 
 #: Transports by the scheme of the broker's url.
 TRANSPORTS = {
@@ -30,6 +30,7 @@ LONGEST_TIMEOUT = 20.0
 LARGEST_BATCH = 10_000
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,8 @@ def read_brokers(value: Any) -> dict[str, Broker]:
         raise TypeError("expected a dict of brokers")
     found = {}
     for name, given in value.items():
+        if isinstance(name, str) and "://" in name:
+            raise ValueError("a url is not the name of a broker; not shown, it may have a password")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(f"{short_repr(name)} is not the name of a broker")
         if not isinstance(given, Mapping):
@@ -87,7 +90,13 @@ def _broker(name: str, given: Mapping[str, Any]) -> Broker:
         url = given.get("url")
         if not isinstance(url, str) or not url:
             raise ValueError(f"{name}: expected a url, such as amqp://user:password@host:5672/")
-        scheme = urlsplit(url).scheme
+        parts, _port = split_url(url)
+        if parts is None:
+            raise ValueError(
+                f"{name}: url: not the address of a broker: write special characters of the "
+                "password as %XX"
+            )
+        scheme = parts.scheme
         if scheme not in TRANSPORTS:
             known = ", ".join(f"{known}://" for known in TRANSPORTS)
             raise ValueError(
@@ -101,6 +110,15 @@ def _broker(name: str, given: Mapping[str, Any]) -> Broker:
 def _text(where: str, value: Any) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
         raise ValueError(f"{where}: expected text, got {short_repr(value)}")
+    return value
+
+
+def _path(where: str, value: Any) -> str:
+    """Read a dotted path. The error does not quote it: it may be a url in the wrong place."""
+    if not isinstance(value, str) or not _PATH.fullmatch(value):
+        raise ValueError(
+            f"{where}: expected the dotted path of a class, such as site.brokers.Kafka"
+        )
     return value
 
 
@@ -129,7 +147,7 @@ def _timeout(where: str, value: Any) -> float:
 
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
-    "transport": _text,
+    "transport": _path,
     "source": _text,
     "max_attempts": _attempts,
     "backoff_base": _duration,

@@ -218,6 +218,21 @@ class TransportTests:
         assert reports.refused[1].is_permanent
         assert self.received(self.topic) == [events[0], events[2]]
 
+    def test_headers_and_keys_that_are_not_unicode_are_refused_for_good(self) -> None:
+        transport = self.transport()
+        damaged = [
+            self.event(headers={"tenant": "\ud800"}),
+            self.event(headers={"\ud800": "north"}),
+            self.event(key="\ud800"),
+        ]
+        whole = self.event()
+
+        reports = self.publish(transport, [*damaged, whole])
+
+        assert reports.confirmed == [3]
+        assert all(reports.refused[index].is_permanent for index in range(3))
+        assert self.received(self.topic) == [whole]
+
     def test_open_and_close_may_be_repeated(self) -> None:
         self.prepare_topic(self.topic)
         transport = self.make_transport()

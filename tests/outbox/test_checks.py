@@ -7,6 +7,8 @@ import pytest
 from deadletter.checks import check_settings
 from deadletter.conf import get_settings
 
+REDIS = "deadletter.outbox.transports.redis_streams.RedisStreams"
+
 
 @pytest.mark.parametrize(
     ("brokers", "text"),
@@ -16,6 +18,13 @@ from deadletter.conf import get_settings
         ({"default": "redis://"}, "expected a dict of options, got str"),
         ({"default": {}}, "expected a url"),
         ({"default": {"url": "kafka://u:secret@h"}}, "no transport for urls of 'kafka'"),
+        ({"default": {"url": "amqp://u:[secret]@h/"}}, "default: url: not the address"),
+        ({"default": {"url": "amqp://u:secret\u2100@h/"}}, "default: url: not the address"),
+        (
+            {"default": {"transport": "amqp://u:secret@h"}},
+            "default: transport: expected the dotted",
+        ),
+        ({"amqp://u:secret@h": {}}, "is not the name of a broker"),
         ({"default": {"url": "redis://h", "batch": 0}}, "default: batch: expected 1 to 10,000"),
         ({"default": {"url": "redis://h", "timeout": 60}}, "at most 20 seconds"),
         ({"default": {"url": "redis://h", "max_attempts": 0}}, "default: max_attempts"),
@@ -36,6 +45,12 @@ def test_what_cannot_work_is_an_error(settings, brokers, text):
     [
         {"url": "redis://u:secret@h/0", "colour": "red"},
         {"transport": "deadletter.outbox.transports.nowhere.Nothing", "url": "x://u:secret@h"},
+        {"transport": REDIS, "url": "unix://u:[secret]@/run/redis.sock"},
+        {"url": "amqp://h", "ssl": {"ca_file": "secret.pem"}},
+        {"url": "redis://h", "ssl": {"verify": False}},
+        {"url": "amqps://h", "ssl": {"verify": None}},
+        {"url": "rediss://h", "ssl": {"verify": "secret"}},
+        {"url": "amqps://h", "ssl": {"cert_file": 7}},
     ],
 )
 def test_a_transport_that_cannot_be_built_is_an_error(settings, options):

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 #: Bytes of the data of one event. RabbitMQ 4 accepts as many by default, Redis 512 MB.
 MAX_SIZE = 16 * 1024 * 1024
+#: Of urls whose connection is encrypted.
+TLS_SCHEMES = ("amqps", "rediss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class BrokerAddress:
 
     @property
     def is_tls(self) -> bool:
-        return self.scheme.endswith("s")
+        return self.scheme in TLS_SCHEMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class TLSOptions:
 def read_address(options: Mapping[str, Any], *, ports: Mapping[str, int]) -> BrokerAddress:
     """Return the option `url` in parts. `ports` has the schemes and their usual ports."""
     url = read_option(options, "url", str, "")
-    parts, port = _split(url)
+    parts, port = split_url(url)
     if parts is None or parts.scheme not in ports or not parts.hostname:
         schemes = " or ".join(f"{scheme}://" for scheme in ports)
         # Not the text of the error: it may quote the password.
@@ -90,11 +92,20 @@ def read_positive(options: Mapping[str, Any], name: str, default: float) -> floa
 
 
 def read_tls(options: Mapping[str, Any]) -> TLSOptions:
-    """Return the option `ssl`."""
+    """Return the option `ssl`. Raises ImproperlyConfigured if the url is none of TLS, too."""
     given = read_option(options, "ssl", dict, {})
     refuse_unknown(given, TLSOptions.__dataclass_fields__, within="ssl")
+    for name, value in given.items():
+        # verify=None, of a variable that is missing, would accept any certificate.
+        if not isinstance(value, bool if name == "verify" else str | None):
+            raise ImproperlyConfigured(f"ssl: {name}: not a {type(value).__name__}")
     if given.get("key_file") and not given.get("cert_file"):
         raise ImproperlyConfigured("ssl: key_file without cert_file")
+    if given and urlsplit(options["url"]).scheme not in TLS_SCHEMES:
+        schemes = " or ".join(f"{scheme}://" for scheme in TLS_SCHEMES)
+        raise ImproperlyConfigured(
+            f"ssl: the connection is not encrypted: begin the url with {schemes}, or leave it out"
+        )
     return TLSOptions(**given)
 
 
@@ -106,7 +117,8 @@ def refuse_unknown(given: Mapping[str, Any], known: Collection[str], *, within: 
         )
 
 
-def _split(url: str) -> tuple[SplitResult | None, int | None]:
+def split_url(url: str) -> tuple[SplitResult | None, int | None]:
+    """Split a url; None: it is none. The errors of urllib are not raised: they quote passwords."""
     try:
         parts = urlsplit(url)
         return parts, parts.port

@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ...status import FailureReason
 from ..cloud_events import CloudEvent
 from .base import BrokerRefusal, BrokerUnavailable, Report, Transport
-from .options import MAX_SIZE, read_address, read_option, read_positive, read_tls
+from .options import MAX_SIZE, read_address, read_option, read_positive, read_tls, split_url
 
 try:
     import redis
@@ -225,7 +225,8 @@ def _read_place(options: Mapping[str, Any]) -> str:
     """Return where the server is, for texts; check the url."""
     url = read_option(options, "url", str, "")
     if url.startswith("unix://"):
-        place = urlsplit(url).path
+        parts, _port = split_url(url)
+        place = "" if parts is None else parts.path
         if not place:
             raise ImproperlyConfigured("url: unix:// without the path of a socket")
     else:
