@@ -63,6 +63,9 @@ REFUSED = 1.0
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 #: A relay that has not reached its broker for so many seconds leaves its lanes to others.
 AWAY = 30.0
+#: Bytes of the data of a batch; a larger message is published alone. A slow broker would not
+#: confirm much more in time; Redis confirms nothing before all is written: it would never get on.
+BATCH_BYTES = 4 * 1024 * 1024
 #: Turns of a relay with `drain`, if the database is away or locked; with the delays, a minute.
 DRAIN_TRIES = 8
 
@@ -309,7 +312,10 @@ class Relay(threading.Thread):
             return outcome  # not published: the lease may end before the confirms
         batch: list[OutboxRow] = []
         events: list[CloudEvent] = []
+        size = 0
         for row in rows[: 2 * self.broker.batch]:
+            if batch and size + _bytes_of(row) > BATCH_BYTES:
+                break  # this one and those behind it are read again
             # A refused message itself is tried again; what is behind it waits.
             if not row.is_due_again and row.lane_key in self._waiting:
                 outcome.held.append(row)
@@ -320,6 +326,7 @@ class Relay(threading.Thread):
                 outcome.refused.append((row, BrokerRefusal.invalid(f"damaged: {error}")))
             else:
                 batch.append(row)
+                size += _bytes_of(row)
 
         reported: set[int] = set()
 
@@ -379,12 +386,17 @@ class Relay(threading.Thread):
 
     def _adapt_share(self, rows: Sequence[OutboxRow]) -> None:
         """Read more of each lane when a few lanes have most messages, and fewer when all have."""
-        if len(rows) >= 2 * self.broker.batch:
+        size = sum(map(_bytes_of, rows))
+        if size > BATCH_BYTES:
+            self._share = max(self._share * BATCH_BYTES // size, 1)
+        elif len(rows) >= 2 * self.broker.batch:
             self._share = max(self._share // 2, self._first_share())
         elif len(rows) < self.broker.batch:
             by_lane: dict[int, int] = {}
             for row in rows:
                 by_lane[row.lane] = by_lane.get(row.lane, 0) + 1
+            if 2 * size > BATCH_BYTES:
+                return
             if any(count >= self._share for count in by_lane.values()):
                 self._share = min(self._share * 2, self.broker.batch)
 
@@ -472,6 +484,10 @@ class Relay(threading.Thread):
         in_transaction(
             lambda tx: leave_lanes(tx, self.broker.name, token=self._token), using=self._using
         )
+
+
+def _bytes_of(row: OutboxRow) -> int:
+    return len(row.payload or "") + len(row.headers or "")
 
 
 def _check_report(index: object, refusal: object, length: int) -> None:

@@ -306,3 +306,36 @@ def test_a_broker_that_left_the_settings_is_listed_while_messages_wait(settings)
 
     assert sorted(found) == ["default", "other"]
     assert (found["other"].is_configured, found["other"].waiting) == (False, 1)
+
+
+def test_a_batch_is_no_larger_than_its_confirms_can_be_waited_for(broker, relay, monkeypatch):
+    monkeypatch.setattr(relays, "BATCH_BYTES", 1_000)
+    publish_many([OutgoingEvent("t", "x" * 400, "k") for _ in range(7)])
+    publish_many([OutgoingEvent("t", "x" * 2_000, "k"), OutgoingEvent("t", 1, "k")])
+    ids = [str(id) for id in OutboxMessage.objects.order_by("id").values_list("pk", flat=True)]
+
+    relay.turn()
+
+    assert max(broker.batches) == 2
+    assert broker.batches[-2:] == [1, 1]
+    assert [event.id for event in broker.arrived] == ids
+
+
+def test_fewer_messages_are_read_when_they_are_large(broker, relay, monkeypatch):
+    monkeypatch.setattr(relays, "BATCH_BYTES", 1_000)
+    publish_many([OutgoingEvent("t", "x" * 400, "k") for _ in range(40)])
+    read = []
+    whole = relays.read_batch
+
+    def count(*args, **kwargs):
+        rows = whole(*args, **kwargs)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(relays, "read_batch", count)
+
+    relay.turn()
+
+    assert len(broker.arrived) == 40
+    # Not all that wait, again for each batch.
+    assert sum(read) < 3 * 40

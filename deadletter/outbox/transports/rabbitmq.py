@@ -318,7 +318,15 @@ class RabbitMQ(Transport):
         for name, text in event.attributes():
             if name != "datacontenttype":
                 headers[PREFIX + name] = text
-        size = sum(_size(name) + _size(text) + 6 for name, text in headers.items())
+        try:
+            size = sum(
+                _encoded_size(name) + _encoded_size(text) + 6 for name, text in headers.items()
+            )
+        except UnicodeEncodeError as error:
+            # py-amqp would raise it for the whole batch, each time.
+            return BrokerRefusal.invalid(
+                f"a header or the key is not valid Unicode: {error.reason}"
+            )
         if size > frame_max - PROPERTIES_OVERHEAD:
             return BrokerRefusal.invalid(
                 f"the headers have {size} bytes; a frame of AMQP takes {frame_max}"
@@ -483,6 +491,11 @@ def _tls_arguments(tls: TLSOptions, host: str) -> dict[str, Any]:
 
 def _is_long(text: str) -> bool:
     return len(text) * 4 > SHORT and _size(text) > SHORT
+
+
+def _encoded_size(text: str) -> int:
+    """Raises: UnicodeEncodeError."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _size(text: str) -> int:
