@@ -13,6 +13,7 @@ from django.core import checks
 from .. import clock
 from ..conf import NAME, read_results_kept
 from ..durations import as_timedelta
+from ..exceptions import PayloadRejected
 from ..failure_policy import read_reasons
 from ..payload import is_simple
 from . import calls as task_calls
@@ -166,7 +167,7 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
         """
         Return the function that makes the message of a call of the task.
 
-        It raises TypeError for arguments that are no JSON.
+        It raises TypeError for arguments that are no JSON, PayloadRejected for a cycle.
         """
         from ..lifecycle import Outgoing
 
@@ -192,7 +193,10 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
         def outgoing(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outgoing:
             payload = task_calls.as_payload(args, kwargs)
             if not is_simple(payload):
-                payload = normalize(payload)
+                try:
+                    payload = normalize(payload)
+                except RecursionError:
+                    raise PayloadRejected("payload", task_calls.TOO_DEEP) from None
             if not has_templates:
                 return message._replace(payload=payload)
             args, kwargs = task_calls.read_payload(payload)
@@ -248,7 +252,8 @@ def _option_problem(task: Any) -> str:
             continue
         if not isinstance(template, str):
             return f"{name}: expected text, got {type(template).__name__}"
-        if problem := task_calls.template_problem(template, task.func):
+        problem = task_calls.template_problem(template, task.func, takes_context=task.takes_context)
+        if problem:
             return f"{name}: {problem}"
     return ""
 

@@ -10,8 +10,13 @@ from string import Formatter
 from typing import Any
 
 from ..exceptions import MessageRejected, PayloadRejected
+from ..payload import DEPTH_LIMIT
 
 _formatter = Formatter()
+#: What is wrong with a value whose walk exhausts the stack.
+TOO_DEEP = f"nested deeper than {DEPTH_LIMIT} levels, or contains itself"
+#: The conversions of a format string: {name}, {name!r}, …
+_CONVERSIONS = (None, "r", "s", "a")
 #: The keys of a payload.
 _PARTS = frozenset(("args", "kwargs"))
 
@@ -132,18 +137,28 @@ def fill(option: str, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
         ) from None
 
 
-def template_problem(template: str, function: Callable[..., Any]) -> str:
+def template_problem(
+    template: str, function: Callable[..., Any], *, takes_context: bool = False
+) -> str:
     """Return why a template cannot be used for a function, or ""."""
+    if not template.strip():
+        return "expected 1 to 200 characters, got none"
     try:
-        names = [name for _, name, _, _ in _formatter.parse(template) if name is not None]
+        fields = [found[1:] for found in _formatter.parse(template) if found[1] is not None]
     except ValueError as error:
         return f"{template!r} is not a template: {error}"
-    parameters = _signature(function).parameters
-    for name in names:
-        first = name.partition(".")[0].partition("[")[0]
+    # The context is no argument of a call.
+    parameters = list(_signature(function).parameters)[1 if takes_context else 0 :]
+    for name, spec, conversion in fields:
+        first = str(name).partition(".")[0].partition("[")[0]
         if first not in parameters:
             known = ", ".join(parameters) or "none"
             return f"{template!r} names {first!r}, which is no parameter (there are: {known})"
+        if conversion not in _CONVERSIONS:
+            return f"{template!r} has the unknown conversion !{conversion}; use !r, !s or !a"
+        if spec and "{" in spec:
+            # A width that is an argument could ask for a text of any size.
+            return f"{template!r} has an argument in a format specification, which is not supported"
     return ""
 
 

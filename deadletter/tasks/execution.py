@@ -85,6 +85,8 @@ def encoder(task: Any) -> Callable[[Any], str]:
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"the return value is not JSON: {error}") from None
+        except RecursionError:
+            raise ValueError(f"the return value is not JSON: {calls.TOO_DEEP}") from None
         return accept(plain, field="return value", limit=get_settings().payload_limit)
 
     return encode

@@ -73,6 +73,13 @@ def answer_nul() -> str:
     return "\0"
 
 
+@task
+def answer_endless() -> Any:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
 @task(max_attempts=3)
 def patient() -> None:
     raise ValueError("not yet")

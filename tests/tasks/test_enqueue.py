@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.test import override_settings
 
-from deadletter import MessageRejected, UnknownQueue, testing
+from deadletter import MessageRejected, PayloadRejected, UnknownQueue, testing
 from deadletter.models import Kind, Message, Queue
 from deadletter.tasks import Call, aenqueue_many, enqueue_many, task
 from deadletter.tasks.frameworks import primary
@@ -80,6 +81,33 @@ def test_an_argument_that_is_no_json_is_refused():
     assert Message.objects.count() == 0
 
 
+def endless() -> list[Any]:
+    """Return a list that contains itself."""
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize("value", [endless(), {"a": endless()}])
+def test_an_argument_that_contains_itself_is_refused(value):
+    with pytest.raises(PayloadRejected, match="payload: nested deeper than 64 levels, or contains"):
+        tasks.answer.enqueue(value)
+    with pytest.raises(PayloadRejected, match="payload: nested deeper than 64 levels, or contains"):
+        enqueue_many(tasks.answer, [(1,), (value,)])
+
+    assert Message.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), "\0", "\ud800", 10**5_000], ids=["nan", "nul", "surrogate", "long"]
+)
+def test_an_argument_that_no_database_stores_is_refused(value):
+    with pytest.raises(PayloadRejected, match=r"payload\.args\[0\]"):
+        tasks.answer.enqueue(value)
+
+    assert Message.objects.count() == 0
+
+
 def test_a_payload_that_is_too_large_is_refused():
     with pytest.raises(MessageRejected, match="262,144"):
         tasks.answer.enqueue("x" * 300_000)
@@ -134,6 +162,10 @@ def test_a_call_that_is_none_is_refused():
         ({"keep_result": "soon"}, "keep_result"),
         ({"stream": "{nobody}"}, "names 'nobody', which is no parameter"),
         ({"stream": "{"}, "is not a template"),
+        ({"stream": "{a!z}"}, "has the unknown conversion !z"),
+        ({"stream": "{a:>{b}}"}, "has an argument in a format specification"),
+        ({"stream": "{a:{nobody}}"}, "has an argument in a format specification"),
+        ({"stream": " "}, "stream: expected 1 to 200 characters"),
         ({"key": 7}, "key: expected text, got int"),
         ({"reason_policies": {"NOTHING": {}}}, "reason_policies"),
     ],
@@ -141,6 +173,11 @@ def test_a_call_that_is_none_is_refused():
 def test_options_are_checked_when_the_task_is_defined(options, problem):
     with pytest.raises(InvalidTask, match=problem):
         task(**options)(tasks.add.func)
+
+
+def test_a_template_cannot_name_the_context():
+    with pytest.raises(InvalidTask, match=r"'context', which is no parameter \(there are: total\)"):
+        task(stream="{context}", takes_context=True)(tasks.count_up.func)
 
 
 def test_an_atomic_async_task_is_refused():

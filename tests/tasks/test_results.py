@@ -256,6 +256,20 @@ def test_a_value_that_cannot_be_stored_fails_only_its_own_task(clock, counts):
     assert "return value" in nul.errors[0].traceback
 
 
+def test_a_return_value_that_contains_itself_fails_only_its_own_task(clock, counts):
+    bad, good = tasks.answer_endless.enqueue(), tasks.add.enqueue(1)
+
+    tally = testing.drain()
+
+    bad.refresh()
+    assert (tally.completed, tally.failed, counts()) == (1, 1, {"failed": 1})
+    assert tasks.add.get_result(good.id).return_value == 2
+    assert bad.errors[0].exception_class is ValueError
+    assert bad.errors[0].traceback.splitlines()[-1] == (
+        "ValueError: the return value is not JSON: nested deeper than 64 levels, or contains itself"
+    )
+
+
 def test_a_lost_lease_leaves_no_result(clock):
     tasks.add.enqueue(1)
     batch = lifecycle.claim(worker="w1", lease=60)
