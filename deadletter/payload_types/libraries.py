@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -40,15 +40,60 @@ def library_converter(cls: type) -> Converter | None:
 
 
 def dump_instance(value: Any) -> Any:
-    """Return an instance of a class of a library as JSON values."""
+    """
+    Return an instance of a class of a library as JSON values.
+
+    Raises ValueError or TypeError for what the library cannot write, and for a secret of pydantic
+    that it would write as asterisks.
+    """
     cls: Any = type(value)
     if library_of(cls) == "pydantic":
         # `round_trip` leaves out computed fields, which validation would refuse.
         options = {"by_alias": True, "round_trip": True, "warnings": False}
-        return _adapter(cls).dump_python(value, mode="json", **options)
+        adapter = _adapter(cls)
+        found = adapter.dump_python(value, mode="json", **options)
+        if _may_mask(cls):
+            _refuse_masked(found, adapter.dump_python(value, **options))
+        return found
     import msgspec
 
     return msgspec.to_builtins(value, str_keys=True)
+
+
+@lru_cache(maxsize=256)
+def _may_mask(cls: Any) -> bool:
+    """Return whether JSON of a class may have asterisks for a secret, as its schema says."""
+    import pydantic
+
+    try:
+        schema = _adapter(cls).json_schema(mode="serialization")
+    except pydantic.errors.PydanticUserError:  # a class with a field that has no schema
+        return True
+    return '"writeOnly": true' in json.dumps(schema, default=str)
+
+
+def _refuse_masked(written: Any, plain: Any) -> None:
+    """Refuse a secret that was written as asterisks: the handler would get these."""
+    import pydantic
+
+    secrets = (pydantic.SecretStr, pydantic.SecretBytes, pydantic.Secret)
+    # A serializer of the application may have written the secret itself.
+    texts = {text for text in _leaves(written) if isinstance(text, str) and text}
+    if any(isinstance(leaf, secrets) and str(leaf) in texts for leaf in _leaves(plain)):
+        raise ValueError(
+            "a secret would be stored as asterisks. Send a reference to it, or give the field a "
+            "serializer"
+        )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        yield value
+        return
+    for item in value:
+        yield from _leaves(item)
 
 
 @lru_cache(maxsize=256)

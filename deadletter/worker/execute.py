@@ -142,7 +142,11 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
             message.payload = handler.payload.read(payload)
         except PayloadMismatch as error:
             return mismatched(message, handler, error)
-        except Exception as error:  # noqa: BLE001 - the class is application code
+        except KeyboardInterrupt:
+            # A person ends `testing.drain`. In a worker, Ctrl-C is a signal.
+            raise
+        except BaseException as error:  # noqa: BLE001 - the class is application code; a SystemExit
+            # would end the event loop, and pydantic's core raises its panics beside Exception.
             return handler_failure(message, handler, error, message.status)
     message.started = monotonic()
     return handler

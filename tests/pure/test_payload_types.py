@@ -600,6 +600,28 @@ class StructLine(msgspec.Struct):
             raise ValueError("too small")
 
 
+class Login(pydantic.BaseModel):
+    user: str
+    password: pydantic.SecretStr = pydantic.SecretStr("")
+
+
+class Logins(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+
+    by_name: dict[str, list[Login]]
+    #: Nothing that a JSON schema knows.
+    note: Opaque | None = None
+
+
+class Opaque: ...
+
+
+class OpenLogin(Login):
+    @pydantic.field_serializer("password", when_used="json")
+    def show(self, value: pydantic.SecretStr) -> str:
+        return value.get_secret_value()
+
+
 @pydantic.dataclasses.dataclass
 class PydanticData:
     number: int
@@ -642,6 +664,28 @@ def test_a_mismatch_of_pydantic_names_the_place(given: Any, text: str, value: st
 
     assert (str(refusal), refusal.value) == (text, value)
     assert refusal.origin == f"{__name__}:Model"
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [Login(user="ada", password="hidden"), Logins(by_name={"a": [Login(user="a", password="b")]})],
+)
+def test_a_secret_that_pydantic_writes_as_asterisks_is_refused(instance: Any):
+    with pytest.raises(PayloadRejected, match="a secret would be stored as asterisks") as refusal:
+        PayloadType(type(instance)).accept(instance)
+
+    assert "hidden" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("instance", "text"),
+    [
+        (OpenLogin(user="ada", password="known"), '{"user":"ada","password":"known"}'),
+        (Login(user="**********"), '{"user":"**********","password":""}'),
+    ],
+)
+def test_a_secret_with_a_serializer_or_without_a_value_is_stored(instance: Any, text: str):
+    assert PayloadType(type(instance)).accept(instance) == text
 
 
 def test_a_pydantic_dataclass_is_read_by_pydantic():

@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -153,6 +154,47 @@ def test_another_error_of_the_class_fails_its_message_alone(seen, clock, counts)
         FailureReason.HANDLER_EXCEPTION,
     )
     assert row.history[0]["frame"] == "tests.sample.payloads:OrderShipped.__post_init__"
+
+
+@dataclass
+class Leaving:
+    code: int
+
+    def __post_init__(self) -> None:
+        if self.code:
+            raise Panic if self.code == 1 else SystemExit(self.code)
+
+
+class Panic(BaseException):
+    """As pydantic's core raises it: no Exception."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_class_that_exits_or_panics_ends_no_thread_and_no_event_loop(
+    run: Callable[..., Any], handles, counts, is_async: bool
+):
+    seen = []
+
+    def leave(message):
+        seen.append(message.payload)
+
+    async def leave_async(message):
+        seen.append(message.payload)
+
+    handles("leave", leave_async if is_async else leave, payload=PayloadType(Leaving))
+    for code in (1, 3, 0):
+        stored({"code": code}, name="leave")
+
+    process = run()
+
+    assert seen == [Leaving(0)]
+    assert (process.pump.tally.completed, process.pump.tally.failed) == (1, 2)
+    assert counts() == {"failed": 2}
+    assert [row.error.partition(":")[0].rpartition(".")[2] for row in Message.objects.all()] == [
+        "Panic",
+        "SystemExit",
+    ]
 
 
 def test_a_stream_waits_behind_a_mismatch(seen, clock, counts):
