@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.core import checks
 
 from .. import clock
@@ -43,8 +44,9 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        super().__init__(alias, params)
-        # A value that is no dict is reported by `check`.
+        # Wrong values are reported by `check`: a text would be taken for the names of its letters.
+        self.given_queues = params.get("QUEUES", ["default"])
+        super().__init__(alias, {**params, "QUEUES": lookup.queue_names(params)})
         options = self.options if isinstance(self.options, dict) else {}
         self.database: str | None = options.get("DATABASE")
 
@@ -133,7 +135,20 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
         yield from super().check(**kwargs)
+        yield from self._check_queues()
         yield from self._check_options()
+
+    def _check_queues(self) -> Iterator[checks.CheckMessage]:
+        where, given = f'TASKS["{self.alias}"]["QUEUES"]', self.given_queues
+        hint = 'For example ["default", "mail"], or [] for every queue that exists.'
+        if not lookup.is_collection(given):
+            text = f"{where}: expected a list of names, got {given!r:.100}."
+            yield checks.Error(text, hint=hint, id="deadletter.E014")
+            return
+        for name in given:
+            if not lookup.is_queue_name(name):
+                text = f"{where}: {name!r:.100} is not the name of a queue."
+                yield checks.Error(text, hint=hint, id="deadletter.E014")
 
     def _check_options(self) -> Iterator[checks.CheckMessage]:
         where = f'TASKS["{self.alias}"]["OPTIONS"]'
@@ -153,6 +168,15 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
                     hint='For example {"DATABASE": "default", "TASK_MODULES": ["billing.jobs"]}.',
                     id="deadletter.E014",
                 )
+
+        database = self.options.get("DATABASE")
+        if isinstance(database, str) and database not in settings.DATABASES:
+            known = ", ".join(sorted(settings.DATABASES))
+            yield checks.Error(
+                f'{where}["DATABASE"]: there is no database {database!r}.',
+                hint=f"DATABASES has {known}.",
+                id="deadletter.E014",
+            )
 
         by_path = self.options.get("TASK_OPTIONS")
         for path, given in by_path.items() if isinstance(by_path, dict) else ():
@@ -207,8 +231,10 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
         return outgoing
 
 
-def _given_problem(path: str, given: Any) -> str:
+def _given_problem(path: Any, given: Any) -> str:
     """Return what is wrong with the options that the settings give to a task, or ""."""
+    if not isinstance(path, str):
+        return "expected the path of a task as text"
     if not isinstance(given, dict):
         return f"expected a dict, got {type(given).__name__}"
     if unknown := sorted(set(given) - set(OPTIONS)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string, module_has_submodule
 
+from ..conf import NAME
 from ..descriptions import describe
 from ..exceptions import PayloadMismatch, PayloadRejected
 from ..logs import event
@@ -23,6 +24,7 @@ from . import calls, frameworks
 from .task_class import is_ours, is_task, restore
 
 BACKEND = "deadletter.tasks.DeadletterBackend"
+
 
 #: Tasks that were found, by path.
 _found: dict[str, Any] = {}
@@ -148,8 +150,23 @@ def task_queues(using: str) -> list[str]:
         options = entry.get("OPTIONS")
         database = options.get("DATABASE") if isinstance(options, dict) else None
         if (database or primary_alias()) == using:
-            found.update(name for name in entry.get("QUEUES", ["default"]) if isinstance(name, str))
+            found.update(queue_names(entry))
     return sorted(found)
+
+
+def queue_names(entry: Mapping[str, Any]) -> list[str]:
+    """Return the queues that an entry of TASKS names, without what is no name of a queue."""
+    given = entry.get("QUEUES", ["default"])
+    return [name for name in given if is_queue_name(name)] if is_collection(given) else []
+
+
+def is_collection(value: Any) -> bool:
+    """Return whether a setting can hold names; a text would be taken for its letters."""
+    return isinstance(value, Collection) and not isinstance(value, str | bytes)
+
+
+def is_queue_name(value: Any) -> bool:
+    return isinstance(value, str) and NAME.fullmatch(value) is not None
 
 
 def _is_ours(entry: Any) -> bool:
@@ -175,7 +192,9 @@ def _extra_modules() -> set[str]:
     found: set[str] = set()
     for entry in backend_settings().values():
         options = entry.get("OPTIONS")
-        modules = options.get("TASK_MODULES", ()) if isinstance(options, dict) else ()
+        modules = options.get("TASK_MODULES") if isinstance(options, dict) else None
+        if not is_collection(modules):
+            continue
         found.update(name for name in modules if isinstance(name, str))
     return found
 

@@ -10,6 +10,7 @@ from django.test import override_settings
 
 from deadletter import checks as ours
 from deadletter.models import Queue, WorkerProcess
+from deadletter.operations.declared_queues import create_declared_queues
 from deadletter.tasks import DeadletterBackend, frameworks, lookup
 
 OURS = lookup.BACKEND
@@ -32,6 +33,8 @@ def backend(**params: Any) -> DeadletterBackend:
             {"TASK_OPTIONS": {"tests.sample.tasks.add": {"stream": "{nobody}"}}},
             "names 'nobody', which is no parameter",
         ),
+        ({"TASK_OPTIONS": {7: {}}}, "expected the path of a task as text"),
+        ({"DATABASE": "nowhere"}, "there is no database 'nowhere'"),
         ([], "must be a dict"),
     ],
 )
@@ -40,6 +43,32 @@ def test_wrong_options_are_errors(options, problem):
 
     assert found.id == "deadletter.E014"
     assert problem in found.msg
+
+
+@pytest.mark.parametrize(
+    ("queues", "problem"),
+    [
+        ("mail", "expected a list of names, got 'mail'"),
+        (None, "expected a list of names, got None"),
+        (7, "expected a list of names, got 7"),
+        (["default", "mail room"], "'mail room' is not the name of a queue"),
+        (["default", 7], "7 is not the name of a queue"),
+    ],
+)
+@pytest.mark.django_db
+def test_wrong_queues_are_errors_and_migrate_creates_none_of_them(queues, problem):
+    with override_settings(TASKS={"default": {"BACKEND": OURS, "QUEUES": queues}}):
+        (found,) = backend(QUEUES=queues).check()
+        create_declared_queues(using="default")
+
+    assert (found.id, problem in found.msg) == ("deadletter.E014", True)
+    assert list(Queue.objects.values_list("name", flat=True)) == ["default"]
+
+
+def test_a_text_is_no_list_of_modules():
+    entry = {"BACKEND": OURS, "OPTIONS": {"TASK_MODULES": "re"}}
+    with override_settings(TASKS={"default": entry}):
+        assert not {"r", "e"} & set(lookup.task_modules())
 
 
 def test_right_options_are_accepted():
