@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from django.apps import apps
 from django.conf import settings
@@ -24,7 +24,6 @@ from . import calls, frameworks
 from .task_class import is_ours, is_task, restore
 
 BACKEND = "deadletter.tasks.DeadletterBackend"
-
 
 #: Tasks that were found, by path.
 _found: dict[str, Any] = {}
@@ -160,7 +159,7 @@ def queue_names(entry: Mapping[str, Any]) -> list[str]:
     return [name for name in given if is_queue_name(name)] if is_collection(given) else []
 
 
-def is_collection(value: Any) -> bool:
+def is_collection(value: Any) -> TypeGuard[Collection[Any]]:
     """Return whether a setting can hold names; a text would be taken for its letters."""
     return isinstance(value, Collection) and not isinstance(value, str | bytes)
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from deadletter import operations, send
-from deadletter.lifecycle import Failure, claim, complete, fail
-from deadletter.models import Message, PoisonRecord
+from deadletter.lifecycle import (
+    Completion,
+    Failure,
+    KeptResult,
+    claim,
+    complete,
+    fail,
+    process_batch,
+)
+from deadletter.models import Message, PoisonRecord, Result
+from tests.sample import tasks
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,6 +48,51 @@ def test_a_message_claimed_a_moment_earlier_is_refused_to_the_operator(queue, st
     assert operator.result() == [message.id]
     complete(batch.token, batch.ids)
     assert (Message.objects.count(), PoisonRecord.objects.count()) == (0, 0)
+
+
+@pytest.mark.parametrize("stream", [None, "s"])
+def test_a_task_claimed_a_moment_earlier_is_not_cancelled_and_succeeds(queue, stage, stream):
+    result = tasks.add.using(queue_name="q", stream=stream).enqueue(1)
+    worker = stage(lambda: claim(["q"], worker="w"), after="lease_runs" if stream else "claim")
+
+    operator = stage(lambda: operations.cancel(result))
+    operator.wait_blocked(by=worker)
+    batch = worker.result()
+
+    assert list(operator.result().refused) == [int(result.id)]
+    kept = KeptResult("2", None)
+    done = [Completion(m.id, token=batch.token, message=m, result=kept) for m in batch]
+    process_batch(worker="w", completions=done)
+    result.refresh()
+    assert (result.status, result.return_value) == ("SUCCESSFUL", 2)
+    assert Result.objects.count() == 1
+
+
+@pytest.mark.parametrize("stream", [None, "s"])
+def test_a_task_that_is_being_cancelled_is_claimed_by_nobody(queue, stage, stream):
+    result = tasks.add.using(queue_name="q", stream=stream).enqueue(1)
+    other = tasks.add.using(queue_name="q").enqueue(2)
+    operator = stage(lambda: operations.cancel(result), after="keep_results_of_messages")
+
+    batch = claim(["q"])
+
+    assert operator.is_running()
+    assert batch.ids == [int(other.id)]
+    assert operator.result().done == [int(result.id)]
+    result.refresh()
+    assert (result.status, result.state) == ("FAILED", "cancelled")
+
+
+def test_of_two_who_cancel_a_task_one_does_and_there_is_one_result(queue, stage):
+    result = tasks.add.using(queue_name="q").enqueue(1)
+    first = stage(lambda: operations.cancel(result, by="ada"), after="delete")
+
+    second = stage(lambda: operations.cancel(result, by="bob"))
+    second.wait_blocked(by=first)
+
+    assert first.result().done == [int(result.id)]
+    assert (second.result().done, second.result().missing) == ([], [int(result.id)])
+    assert (Message.objects.count(), Result.objects.count()) == (0, 1)
 
 
 @pytest.mark.parametrize("stream", [None, "s"])
