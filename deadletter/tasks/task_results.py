@@ -127,7 +127,8 @@ def read_id(result_id: Any) -> int | None:
 def find_row(message_id: int, *, using: str) -> Message | PoisonRecord | Result | None:
     """Return the row that says what became of a message: by primary key, or where it was moved."""
     while (place := _find_place(message_id, using)) is not None:
-        row: Message | PoisonRecord | Result | None = _rows_at(place, message_id, using).first()
+        rows = iter(_rows_at(place, message_id, using))
+        row: Message | PoisonRecord | Result | None = next(rows, None)
         if row is not None:
             return row
         # It has moved to another place since.
@@ -156,23 +157,25 @@ def _find_place(message_id: int, using: str) -> _Place | None:
 
 
 def _rows_at(place: _Place, message_id: int, using: str) -> QuerySet[Any]:
+    """Return the row at a place. Not sorted where one row can match: sorting costs as much."""
     from ..models import Message, PoisonRecord, Queue, Result
 
-    messages = Message.objects.using(using).select_related("queue")
-    poison = PoisonRecord.objects.using(using)
-    if place == _Place.QUEUE:
-        return messages.filter(pk=message_id)
     if place == _Place.RESULTS:
-        return Result.objects.using(using).filter(pk=message_id)
+        return Result.objects.using(using).filter(pk=message_id).order_by()
     if place == _Place.POISON:
-        return poison.filter(message_id=message_id)
+        return PoisonRecord.objects.using(using).filter(message_id=message_id).order_by("pk")[:1]
     # A message that was moved to a dead queue has another id there.
     if place == _Place.POISON_OF_DEAD_QUEUE:
-        return poison.filter(source_id=message_id, origin=None, moved_at__isnull=False)
+        poison = PoisonRecord.objects.using(using).order_by("pk")
+        return poison.filter(source_id=message_id, origin=None, moved_at__isnull=False)[:1]
+    messages = Message.objects.using(using).select_related("queue")
+    if place == _Place.QUEUE:
+        return messages.filter(pk=message_id).order_by()
     # The queue may be nobody's dead queue by now; all queues are named because the index begins
     # with the queue.
     queues = Queue.objects.using(using).values("pk")
-    return messages.filter(queue__in=queues, source_id=message_id, origin=None)
+    moved = messages.filter(queue__in=queues, source_id=message_id, origin=None)
+    return moved.order_by("pk")[:1]
 
 
 def new_result(task: Any, message: Message, *, backend: str, framework: Framework) -> Any:
