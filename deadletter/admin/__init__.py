@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .alerts import AlertAdmin
+from .archive import PublishedMessageAdmin
 from .audits import AuditEntryAdmin
 from .brokers import BrokerStatusAdmin
 from .counters import CountAdmin
@@ -22,6 +23,7 @@ __all__ = [
     "InstanceAdmin",
     "MessageAdmin",
     "PoisonRecordAdmin",
+    "PublishedMessageAdmin",
     "QueueAdmin",
     "ResultAdmin",
     "WorkerProcessAdmin",
