@@ -1,0 +1,49 @@
+"""The transports of the product, which write down each batch: what was published and confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deadletter.outbox.cloud_events import CloudEvent
+from deadletter.outbox.transports.base import BrokerRefusal, Report, Transport
+from deadletter.outbox.transports.rabbitmq import RabbitMQ
+from deadletter.outbox.transports.redis_streams import RedisStreams
+from tests.outbox.file_transport import FileTransport
+from tests.sample.journal import write
+
+if TYPE_CHECKING:
+    _Base = Transport
+else:
+    _Base = object
+
+
+class _Noted(_Base):
+    """Writes `publishing` before a batch and `confirmed` behind it, whatever ended it."""
+
+    def publish(self, events: Sequence[CloudEvent], report: Report, *, timeout: float) -> None:
+        ids = [int(event.id) for event in events]
+        confirmed: list[int] = []
+        refused: list[int] = []
+
+        def note(index: int, refusal: BrokerRefusal | None = None) -> None:
+            (confirmed if refusal is None else refused).append(ids[index])
+            report(index, refusal)
+
+        write("publishing", ids=ids)
+        try:
+            super().publish(events, note, timeout=timeout)
+        finally:
+            write("confirmed", ids=confirmed, refused=refused)
+
+
+class NotedRabbitMQ(_Noted, RabbitMQ):
+    pass
+
+
+class NotedRedisStreams(_Noted, RedisStreams):
+    pass
+
+
+class NotedFile(_Noted, FileTransport):
+    pass
