@@ -23,6 +23,7 @@ from pathlib import Path
 
 import django
 
+from tests.patience import wait_until
 from tests.sample.journal import DIRECTORY, write
 
 from . import workers as people
@@ -147,6 +148,9 @@ def _run(
         more["CHAOS_BROKERS"] = json.dumps(broker.options(0))
         collector = broker.collector(directory)
         end.callback(collector.kill)
+    for place in range(WORKERS):
+        crew.start(place)
+    crew.wait_started()
     producers = [
         people.producer(
             number,
@@ -160,8 +164,8 @@ def _run(
     ]
     for process in producers:
         end.callback(process.kill)
-    for place in range(WORKERS):
-        crew.start(place)
+    # On a busy machine it takes longer to start than a plan allows for.
+    wait_until(lambda: _beginners(directory) == PRODUCERS)
     Nemesis(site, crew, options.seed, broker).run(faults)
     crew.is_armed = False
     complaints = [
@@ -181,6 +185,13 @@ def _run(
         verdict.violations += verdict.events.violations
     verdict.violations += complaints + _stranded()
     return verdict, drained
+
+
+def _beginners(directory: Path) -> int:
+    """Count the producers that have begun to send."""
+    if not (directory / "journal").exists():
+        return 0
+    return len({line["pid"] for line in _lines(directory) if line["what"] == "attempted"})
 
 
 def _ended(producers: list[subprocess.Popen], crew: people.Crew) -> list[tuple[int, int]]:

@@ -9,8 +9,11 @@ from deadletter.outbox.cloud_events import CloudEvent
 from deadletter.outbox.transports.base import BrokerRefusal, Report, Transport
 from deadletter.outbox.transports.rabbitmq import RabbitMQ
 from deadletter.outbox.transports.redis_streams import RedisStreams
-from tests.outbox.file_transport import FileTransport
+from deadletter.status import FailureReason
 from tests.sample.journal import write
+
+from .collector import arrived
+from .topics import REFUSED
 
 if TYPE_CHECKING:
     _Base = Transport
@@ -45,5 +48,30 @@ class NotedRedisStreams(_Noted, RedisStreams):
     pass
 
 
-class NotedFile(_Noted, FileTransport):
+class _Journal(Transport):
+    """A broker that is the journal itself: there events arrive at once."""
+
+    def open(self) -> None:
+        pass
+
+    def publish(self, events: Sequence[CloudEvent], report: Report, *, timeout: float) -> None:
+        for index, event in enumerate(events):
+            if event.topic == REFUSED:
+                report(index, BrokerRefusal(FailureReason.TRANSPORT_UNAVAILABLE, "nobody reads it"))
+                continue
+            arrived(
+                "journal",
+                id=event.id,
+                topic=event.topic,
+                key=event.key,
+                data=event.data,
+                header=event.headers["tag"],
+            )
+            report(index)
+
+    def close(self) -> None:
+        pass
+
+
+class NotedJournal(_Noted, _Journal):
     pass

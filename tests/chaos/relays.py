@@ -18,10 +18,10 @@ def hurry(environment: Mapping[str, str]) -> None:
     from deadletter.models import outbox
     from deadletter.worker import relay
 
-    relay.LEASE = outbox.RELAY_ALIVE = timedelta(seconds=LANE_LEASE)
-    relay.MARGIN = TIMEOUT + 0.5
-    relay.SHARING = 0.5
-    relay.AWAY = 2.5
+    lease = float(environment.get("CHAOS_LANE_LEASE", LANE_LEASE))
+    relay.LEASE = outbox.RELAY_ALIVE = timedelta(seconds=lease)
+    relay.MARGIN = relay.AWAY = lease / 2
+    relay.SHARING = lease / 10
     relay.FIRST_DELAY, relay.LONGEST_DELAY = 0.1, 1.0
 
 

@@ -92,6 +92,12 @@ class Crew:
         """Say whether this place only publishes."""
         return self._broker is not None and "--relay" in self._relays[place]
 
+    def wait_started(self) -> None:
+        """Return when each of them listens to signals; on a busy machine that takes a while."""
+        for place, worker in enumerate(self.places):
+            if worker is not None:
+                worker.wait_for("relay_started" if self._is_relay(place) else "worker_started")
+
     def pids(self, place: int) -> list[int]:
         worker = self.places[place]
         if worker is None or worker.process.poll() is not None:
@@ -119,9 +125,9 @@ class Crew:
 
     def stop(self) -> list[str]:
         """Ask all to go; return the complaints."""
-        for place, worker in enumerate(self.places):
+        self.wait_started()
+        for worker in self.places:
             if worker is not None:
-                worker.wait_for("relay_started" if self._is_relay(place) else "worker_started")
                 worker.signal(signal.SIGTERM)
         codes = {worker.log: worker.wait() for worker in self.places if worker is not None}
         return [f"did not stop cleanly: {log} {code}" for log, code in codes.items() if code]
