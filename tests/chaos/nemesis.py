@@ -69,7 +69,8 @@ class Nemesis:
             self._over.set()
             self._operator.submit(connection.close)
             self._operator.shutdown()
-            self._at_broker.shutdown()
+            # A run that ends early does not wait for what was still to happen.
+            self._at_broker.shutdown(cancel_futures=True)
 
     def _run(self, faults: list[Fault]) -> None:
         begun = time.monotonic()
