@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -68,37 +69,34 @@ class BrokerSite:
                 stderr=log,
             )
 
-    # What happens to it. Each begins with a fault and ends when it is over.
+    # What happens to it
 
-    def begin(self, kind: str) -> Any:
-        """Begin a fault of the servers; return what `end_fault` needs."""
-        return getattr(self, f"_{kind}")()
-
-    def end_fault(self, kind: str, begun: Any) -> None:
-        getattr(self, f"_{kind}_over")(begun)
+    def hit(self, kind: str, seconds: float) -> None:
+        """Let the servers suffer from this fault for so long; return when it is over."""
+        if kind in {"memory_alarm", "disk_alarm"}:
+            getattr(self, f"_{kind}")(seconds)
+            return
+        server: Broker = getattr(self, f"_{kind}")()
+        time.sleep(seconds)
+        if kind == "broker_halt":
+            server.resume()
+        else:
+            server.start()
 
     def _broker_kill(self) -> Broker:
         server: Broker = self.chance.choice(self.servers)
         server.kill()
         return server
 
-    def _broker_kill_over(self, server: Broker) -> None:
-        server.start()
-
     def _broker_restart(self) -> Broker:
         server: Broker = self.chance.choice(self.servers)
         server.stop()
         return server
 
-    _broker_restart_over = _broker_kill_over
-
     def _broker_halt(self) -> Broker:
         server: Broker = self.chance.choice(self.servers)
         server.halt()
         return server
-
-    def _broker_halt_over(self, server: Broker) -> None:
-        server.resume()
 
 
 class RabbitMQSite(BrokerSite):
@@ -127,17 +125,18 @@ class RabbitMQSite(BrokerSite):
             connect_timeout=2,
         )
 
-    def _memory_alarm(self) -> None:
-        self.servers[0].control("set_vm_memory_high_watermark", "absolute", "1")
+    def _memory_alarm(self, seconds: float) -> None:
+        set_limit = "vm_memory_monitor:set_vm_memory_high_watermark"
+        self._alarm(f"{set_limit}({{absolute, 1}})", f"{set_limit}(0.8)", seconds)
 
-    def _memory_alarm_over(self, begun: None) -> None:
-        self.servers[0].control("set_vm_memory_high_watermark", "0.8")
+    def _disk_alarm(self, seconds: float) -> None:
+        set_limit = "rabbit_disk_monitor:set_disk_free_limit"
+        self._alarm(f'{set_limit}("999999GB")', f'{set_limit}("1MB")', seconds)
 
-    def _disk_alarm(self) -> None:
-        self.servers[0].control("set_disk_free_limit", "999999GB")
-
-    def _disk_alarm_over(self, begun: None) -> None:
-        self.servers[0].control("set_disk_free_limit", "1MB")
+    def _alarm(self, begin: str, end: str, seconds: float) -> None:
+        # In one call: rabbitmqctl takes seconds to start.
+        pause = f"timer:sleep({seconds * 1000:.0f})"
+        self.servers[0].control("eval", f"{begin}, {pause}, {end}.")
 
     def leader(self) -> RabbitMQServer:
         """Return the node that has the leader of the queue."""
@@ -151,8 +150,6 @@ class RabbitMQSite(BrokerSite):
         server = self.leader()
         server.kill()
         return server
-
-    _leader_kill_over = BrokerSite._broker_kill_over
 
 
 class RedisSite(BrokerSite):
@@ -170,12 +167,10 @@ class RedisSite(BrokerSite):
             connect_timeout=2,
         )
 
-    def _memory_alarm(self) -> None:
+    def _memory_alarm(self, seconds: float) -> None:
         with self.servers[0].client() as client:
             client.config_set("maxmemory", 1)
-
-    def _memory_alarm_over(self, begun: None) -> None:
-        with self.servers[0].client() as client:
+            time.sleep(seconds)
             client.config_set("maxmemory", 0)
 
 

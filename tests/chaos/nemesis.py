@@ -196,9 +196,7 @@ class Nemesis:
     def _hit_broker(self, fault: Fault) -> None:
         assert self.broker is not None
         at = time.monotonic()
-        begun = self.broker.begin(fault.kind)
-        time.sleep(fault.lasts)
-        self.broker.end_fault(fault.kind, begun)
+        self.broker.hit(fault.kind, fault.lasts)
         write("broker_fault", kind=fault.kind, at=at, until=time.monotonic())
 
     def _link_cut(self, fault: Fault) -> None:
