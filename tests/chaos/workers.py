@@ -61,8 +61,9 @@ class Crew:
         self._broker = broker
         self._chance = random.Random(f"crew {seed}")
         self._relays = FOUR_RELAYS if seed % 2 else TWO_RELAYS
-        #: False: nobody kills himself from now on.
+        #: False: who starts from now on kills himself no more.
         self.is_armed = broker is not None
+        self._armed: list[Worker] = []
         #: Not where the clock of the process is that of the database.
         self._skewed = skewed
         self.workers = [Workers(directory, url) for url in urls]
@@ -86,7 +87,9 @@ class Crew:
                 environment["DEADLETTER_CRASH_AT"] = f"{point}:{nth}"
         if not self._is_relay(place):
             arguments += ["--concurrency", 4, "--processes", processes]
-        self.places[place] = self.workers[place].start(*arguments, **environment)
+        self.places[place] = worker = self.workers[place].start(*arguments, **environment)
+        if "DEADLETTER_CRASH_AT" in environment:
+            self._armed.append(worker)
 
     def _is_relay(self, place: int) -> bool:
         """Say whether this place only publishes."""
@@ -129,8 +132,13 @@ class Crew:
         for worker in self.places:
             if worker is not None:
                 worker.signal(signal.SIGTERM)
-        codes = {worker.log: worker.wait() for worker in self.places if worker is not None}
-        return [f"did not stop cleanly: {log} {code}" for log, code in codes.items() if code]
+        codes = {worker: worker.wait() for worker in self.places if worker is not None}
+        return [
+            f"did not stop cleanly: {worker.log} {code}"
+            for worker, code in codes.items()
+            # It may come past its point for the last time when it is told to go.
+            if code and not (code == -signal.SIGKILL and worker in self._armed)
+        ]
 
     def leases_lost(self) -> frozenset[int]:
         logs = [worker for workers in self.workers for worker in workers.all]
