@@ -1,7 +1,7 @@
 # Every target installs what it needs: Python >= 3.11 and make are enough.
 #   PYTHON=...   interpreter for .venv          ARGS=...   arguments of the command, mostly pytest
 #   PORT=...     port of the demonstration site
-#   SEED, SECONDS, DATABASE                  chaos: the plan of faults, its duration, the database
+#   SEED, SECONDS, DATABASE, BROKER          chaos: the plan of faults, its duration, database, broker
 #   EXAMPLES, STEPS, SEEDS, RATE, MESSAGES   size of the long runs
 
 VENV := .venv
@@ -41,8 +41,8 @@ test-more: $(INSTALLED) ## Run parts of the tests on other servers and pairs (AR
 
 # Set per target, not from the environment: SECONDS is a counter in some shells.
 chaos: SECONDS := 60
-chaos: $(INSTALLED) ## Inject faults, then check that nothing was lost (SEED=1 SECONDS=60 DATABASE=sqlite)
-	@exec $(BIN)/python -m tests.chaos --seconds $(SECONDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
+chaos: $(INSTALLED) ## Inject faults, then check that nothing was lost (SEED=1 SECONDS=60 DATABASE=sqlite BROKER=redis)
+	@exec $(BIN)/python -m tests.chaos --seconds $(SECONDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED)) $(if $(BROKER),--broker $(BROKER))
 
 check: $(INSTALLED) ## Lint, format, types, import directions, migrations, system checks, advisories
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -90,6 +90,15 @@ class Broker(ABC):
                 assert time.monotonic() < deadline, f"port {self.port} is still open"
                 time.sleep(0.01)
 
+    def stop(self) -> None:
+        """End it in order, as an operator does."""
+        process = self._process
+        if process is not None:
+            self._send(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+        self.kill()
+
     def close(self) -> None:
         """End it for good; its files are removed anyway."""
         self.kill()
@@ -120,6 +129,11 @@ class RedisServer(Broker):
 
     password = secrets.token_hex(8)
 
+    def __init__(self, home: Path, fsync: str = "everysec") -> None:
+        super().__init__(home)
+        #: When Redis has what it wrote to its file put on the disk: see docs/outbox.md.
+        self._fsync = fsync
+
     @property
     def tls_url(self) -> str:
         return f"rediss://:{self.password}@{ADDRESS}:{self.tls_port}/0"
@@ -135,7 +149,7 @@ class RedisServer(Broker):
             "dir": str(self.home),
             "requirepass": self.password,
             "appendonly": "yes",
-            "appendfsync": "everysec",
+            "appendfsync": self._fsync,
             "save": "",
             "tls-port": str(self.tls_port),
             "tls-cert-file": str(self.certificate),
@@ -167,23 +181,30 @@ class RedisServer(Broker):
 
 
 class RabbitMQServer(Broker):
-    """rabbitmq-server, one node, without plugins."""
+    """rabbitmq-server, without plugins: one node alone, or one more of a cluster with `others`."""
 
     user = "deadletter"
     password = secrets.token_hex(8)
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, others: Sequence[RabbitMQServer] = ()) -> None:
         super().__init__(home)
         self._distribution_port = free_port()
-        self._names_port = free_port()
-        self._node = f"deadletter-{secrets.token_hex(4)}@localhost"
-        # The daemon that knows the ports of nodes. The server would start one that outlives it.
-        self._names = subprocess.Popen(
-            [str(shutil.which("epmd")), "-address", ADDRESS, "-port", str(self._names_port)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self.node = f"deadletter-{secrets.token_hex(4)}@localhost"
+        self._names: subprocess.Popen[bytes] | None = None
+        if others:
+            # The daemon that knows the ports of nodes, and the secret: one for all of them.
+            self._names_port = others[0]._names_port
+            self._secret = others[0]._secret
+        else:
+            self._names_port = free_port()
+            self._secret = secrets.token_hex(16)
+            # The server would start a daemon that outlives it.
+            self._names = subprocess.Popen(
+                [str(shutil.which("epmd")), "-address", ADDRESS, "-port", str(self._names_port)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         (home / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = {ADDRESS}:{self.port}\n"
             f"listeners.ssl.1 = {ADDRESS}:{self.tls_port}\n"
@@ -195,11 +216,11 @@ class RabbitMQServer(Broker):
             # Alarms of memory are tested by a lower limit; that of the disk is the machine's.
             "disk_free_limit.absolute = 1MB\n"
             # A node alone need not wait for others.
-            "queue_master_locator = client-local\n"
+            "queue_master_locator = client-local\n" + _cluster_of([*others, self] if others else ())
         )
         (home / "plugins").write_text("[].\n")
         cookie = home / ".erlang.cookie"
-        cookie.write_text(secrets.token_hex(16))
+        cookie.write_text(self._secret)
         cookie.chmod(0o600)
 
     @property
@@ -210,10 +231,16 @@ class RabbitMQServer(Broker):
     def url(self) -> str:
         return f"amqp://{self.user}:{self.password}@{ADDRESS}:{self.port}"
 
+    def stop(self) -> None:
+        if self._process is not None:
+            self.control("shutdown")
+        self.kill()
+
     def close(self) -> None:
         super().close()
-        self._names.kill()
-        self._names.wait(PATIENCE)
+        if self._names is not None:
+            self._names.kill()
+            self._names.wait(PATIENCE)
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         return [str(RABBITMQ_SCRIPTS / "rabbitmq-server")], self._environment()
@@ -262,18 +289,59 @@ class RabbitMQServer(Broker):
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "HOME": home,
-            "RABBITMQ_NODENAME": self._node,
+            "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_NODE_IP_ADDRESS": ADDRESS,
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
             "RABBITMQ_MNESIA_BASE": home,
             "RABBITMQ_LOG_BASE": home,
+            # An idle scheduler waits instead of spinning: the machine has other things to do.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
             "RABBITMQ_PID_FILE": f"{home}/pid",
             "RABBITMQ_CONFIG_FILE": f"{home}/rabbitmq.conf",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{home}/plugins",
             "ERL_EPMD_PORT": str(self._names_port),
             "ERL_EPMD_ADDRESS": ADDRESS,
         }
+
+
+def _cluster_of(nodes: Sequence[RabbitMQServer]) -> str:
+    """Return the configuration with which a new node joins the first of these."""
+    if not nodes:
+        return ""
+    lines = ["cluster_formation.peer_discovery_backend = classic_config"]
+    lines += [
+        f"cluster_formation.classic_config.nodes.{n} = {node.node}"
+        for n, node in enumerate(nodes, 1)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+class RabbitMQCluster:
+    """Three nodes on this machine: queues have a leader, and live on while two nodes do."""
+
+    size = 3
+
+    def __init__(self, home: Path) -> None:
+        self.nodes: list[RabbitMQServer] = []
+        try:
+            for number in range(self.size):
+                (place := home / str(number)).mkdir()
+                self.nodes.append(RabbitMQServer(place, self.nodes))
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        said = self.nodes[0].control("eval", "length(rabbit_nodes:all_running()).")
+        assert int(said) == self.size, f"{said} nodes have found each other"
+
+    def close(self) -> None:
+        # The first one has the daemon that the others need.
+        for node in reversed(self.nodes):
+            node.close()
 
 
 def missing(kind: type[Broker]) -> str:

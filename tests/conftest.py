@@ -15,14 +15,19 @@ from django.db.models.sql.compiler import PositionRef
 pytest_plugins = ["tests.fixtures", "tests.brokers"]
 
 VENDORS = {"postgresql_only": "postgresql", "sqlite_only": "sqlite"}
-NOT_ASKED_FOR = 'installs Wagtail: `make test-more ARGS="wagtail"` or `pytest -m wagtail` runs it'
+#: Markers of tests that are skipped unless they are asked for, and why.
+ASKED_FOR = {
+    "cluster": 'starts a cluster: `make test-more ARGS="cluster"` or `pytest -m cluster` runs it',
+    "wagtail": 'installs Wagtail: `make test-more ARGS="wagtail"` or `pytest -m wagtail` runs it',
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    is_wagtail_asked_for = "wagtail" in config.getoption("-m")
+    left_out = {name: why for name, why in ASKED_FOR.items() if name not in config.getoption("-m")}
     for item in items:
-        if item.get_closest_marker("wagtail") and not is_wagtail_asked_for:
-            item.add_marker(pytest.mark.skip(reason=NOT_ASKED_FOR))
+        for name, why in left_out.items():
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=why))
         for name, vendor in VENDORS.items():
             marker = item.get_closest_marker(name)
             if marker is not None and connection.vendor != vendor:

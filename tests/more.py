@@ -3,7 +3,8 @@ Run what `make test` leaves out: `python -m tests.more [parts] [-- arguments of 
 
 A part is a piece of the suite, a few minutes long: the tests near the database on another version
 of PostgreSQL, or those near Django on one pair of Python and Django. The part `conformance` is that
-of `make conformance`, the part `wagtail` a site on both databases. Without names, all parts run.
+of `make conformance`, the part `wagtail` a site on both databases, the part `cluster` the outbox on
+three nodes of RabbitMQ, where it is installed. Without names, all parts run.
 
     --list      name the parts and say which can run here
     --rotate    add one part: of those that the last change touches, or of all; by day of the year
@@ -47,6 +48,12 @@ NEAR_DJANGO = ("tests/admin", "tests/alerts", "tests/cli", "tests/models", "test
 #: Where a change makes these parts worth running at once.
 DATABASE_FILES = tuple(
     f"deadletter/{name}/" for name in ("sql", "lifecycle", "migrations", "models", "instances")
+)
+OUTBOX_FILES = (
+    "deadletter/outbox/",
+    "deadletter/worker/relay",
+    "tests/outbox/",
+    "tests/brokers.py",
 )
 WAGTAIL_FILES = ("deadletter/tasks/", "docs/wagtail.md", "tests/wagtail/")
 DJANGO_FILES = ("deadletter/admin/", "deadletter/alerts/", "deadletter/templates/", "requirements")
@@ -104,7 +111,8 @@ def parts() -> dict[str, Part]:
         "conformance", (), ("deadletter/tasks/",), python=PAIRS[-1], module="tests.conformance"
     )
     wagtail = Part("wagtail", ("tests/wagtail",), WAGTAIL_FILES, marker="wagtail")
-    return {part.name: part for part in (*servers, *pairs, others, wagtail)}
+    cluster = Part("cluster", ("tests/outbox",), OUTBOX_FILES, marker="cluster")
+    return {part.name: part for part in (*servers, *pairs, others, wagtail, cluster)}
 
 
 def part_of_the_day(day: int, changed: list[str]) -> Part:

@@ -229,11 +229,13 @@ class Relay(threading.Thread):
         return True
 
     def _work(self) -> None:
-        self._share_lanes()
-        # Whether the broker is there or not: another relay would publish it again.
+        # First, and whether the broker is there or not: another relay, which takes a lane that we
+        # give back or lose, would publish it again.
         batch = self._settle()
+        self._share_lanes()
         if not self._lanes or self._pauses.is_whole:
             return
+        batch = [row for row in batch if row.lane in self._lanes]
         self._connect()
         batch = batch or self._exchange(None)
         while (batch or self._resumed) and not self._stopping.is_set():

@@ -13,7 +13,9 @@ class ChaosConfig(AppConfig):
         from deadletter.tasks.frameworks import primary
 
         from .crashes import arm
+        from .relays import hurry
         from .tasks import hear
 
         arm(os.environ)
+        hurry(os.environ)
         primary().signals.task_finished.connect(hear)

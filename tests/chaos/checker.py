@@ -14,6 +14,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from .event_checker import EventVerdict
+
 Line = dict[str, Any]
 
 #: Handlers whose work and completion are one transaction: what they did is seen in the database.
@@ -65,6 +67,8 @@ class Verdict:
     duplicates: int = 0
     #: Messages whose sender never learnt what became of them, and that exist.
     recovered: int = 0
+    #: In a run with a broker; its violations are among those above.
+    events: EventVerdict | None = None
 
     def __str__(self) -> str:
         return (

@@ -17,10 +17,12 @@ import psycopg
 from django.db import Error, connection
 
 from deadletter import operations
-from deadletter.models import Message, PoisonRecord, Queue
+from deadletter.models import Kind, Message, PoisonRecord, Queue
+from tests.outbox.cut_proxy import CutProxy
 from tests.sample.journal import write
 
-from .plan import OF_THE_SERVER, RECOVERY, Fault
+from .broker_sites import BrokerSite
+from .plan import OF_A_BROKER, OF_THE_SERVER, RECOVERY, Fault
 from .sites import PostgresSite, SQLiteSite
 from .tasks import DEAD, DISCARDING, MOVING
 from .workers import Crew
@@ -37,8 +39,15 @@ Step = Callable[[], None]
 class Nemesis:
     """`run` returns when the last fault is over; everything is healed by then."""
 
-    def __init__(self, site: PostgresSite | SQLiteSite, crew: Crew, seed: int) -> None:
+    def __init__(
+        self,
+        site: PostgresSite | SQLiteSite,
+        crew: Crew,
+        seed: int,
+        broker: BrokerSite | None = None,
+    ) -> None:
         self.site = site
+        self.broker = broker
         self.crew = crew
         self.done = 0
         self._chance = random.Random(f"nemesis {seed}")
@@ -46,6 +55,8 @@ class Nemesis:
         self._order = 0
         # People wait for locks, and who holds them may stand still until a step here wakes it.
         self._operator = ThreadPoolExecutor(max_workers=1)
+        # A broker takes seconds to start, and others are to be woken meanwhile. One at a time.
+        self._at_broker = ThreadPoolExecutor(max_workers=1)
         self._acts: list[Future[None]] = []
         self._over = threading.Event()
         #: When the server may suffer again.
@@ -58,6 +69,8 @@ class Nemesis:
             self._over.set()
             self._operator.submit(connection.close)
             self._operator.shutdown()
+            # A run that ends early does not wait for what was still to happen.
+            self._at_broker.shutdown(cancel_futures=True)
 
     def _run(self, faults: list[Fault]) -> None:
         begun = time.monotonic()
@@ -86,6 +99,9 @@ class Nemesis:
             self._later(min(self._server_free, now + 0.1), lambda: self._begin(fault))
             return
         self.done += 1
+        if fault.kind in OF_A_BROKER:
+            self._acts.append(self._at_broker.submit(self._hit_broker, fault))
+            return
         try:
             getattr(self, f"_{fault.kind}")(fault)
         except psycopg.OperationalError as error:
@@ -100,7 +116,9 @@ class Nemesis:
 
         def over() -> None:
             # Asked before it goes on: who stands still with the lock in hand hits everybody.
-            everybody = pids is None or (fault.kind == "stop" and self.site.is_blocked_by(pids))
+            everybody = pids is None or (
+                fault.kind in {"stop", "freeze"} and self.site.is_blocked_by(pids)
+            )
             if end is not None:
                 end()
             if fault.kind in OF_THE_SERVER:
@@ -122,6 +140,9 @@ class Nemesis:
         pids = self.crew.pids(fault.target)
         self._until(fault, lambda: self.crew.signal(fault.target, signal.SIGCONT), pids=pids)
         self.crew.signal(fault.target, signal.SIGSTOP)
+
+    # Longer than the lease of a lane: another relay takes it meanwhile.
+    _freeze = _stop
 
     def _cut(self, fault: Fault, mode: Any) -> None:
         proxy = self.site.proxies[f"worker-{fault.target}"]
@@ -170,6 +191,35 @@ class Nemesis:
             self._until(fault, pids=None)
             self.site.fail_over()
 
+    # To the broker
+
+    def _hit_broker(self, fault: Fault) -> None:
+        assert self.broker is not None
+        at = time.monotonic()
+        self.broker.hit(fault.kind, fault.lasts)
+        write("broker_fault", kind=fault.kind, at=at, until=time.monotonic())
+
+    def _link_cut(self, fault: Fault) -> None:
+        self._hit_link(fault).cut()
+
+    def _link_cut_before(self, fault: Fault) -> None:
+        link = self._hit_link(fault)
+        link.cut_before()
+        self._later(time.monotonic() + fault.lasts, link.heal)
+
+    def _link_cut_after(self, fault: Fault) -> None:
+        link = self._hit_link(fault)
+        # Some bytes: of the confirms of a batch, some arrive.
+        link.cut_after(self._chance.choice((0, 1, 20, 60, 200)))
+        self._later(time.monotonic() + fault.lasts, link.heal)
+
+    def _hit_link(self, fault: Fault) -> CutProxy:
+        assert self.broker is not None
+        now = time.monotonic()
+        known = {"at": now, "until": now + fault.lasts}
+        write("broker_fault", kind=fault.kind, target=fault.target, **known)
+        return self.broker.link(fault.target)
+
     # To the queue, by people
 
     def _by_hand(self, work: Step, *, until_done: bool = False) -> None:
@@ -216,8 +266,11 @@ class Nemesis:
         self._judge_dead(verb)
 
     def _judge_poison(self, verb: str) -> None:
-        found = PoisonRecord.objects.order_by("-pk").values_list("pk", "message_id", "fence")
-        records = {pk: (id, fence) for pk, id, fence in found[:HANDFUL]}
+        found = PoisonRecord.objects.order_by("-pk").values_list(
+            "pk", "message_id", "fence", "kind", "source_id"
+        )[:HANDFUL]
+        records = {pk: (id, fence) for pk, id, fence, _, _ in found}
+        events = {pk: source for pk, _, _, kind, source in found if kind == Kind.EVENT}
         if not records:
             return
         ids = [id for id, _ in records.values()]
@@ -225,9 +278,10 @@ class Nemesis:
             write("retrying", ids=ids, fences={str(id): fence for id, fence in records.values()})
             operations.retry_poison(list(records), by="operator")
         else:
-            write("removing", ids=ids)
+            write("removing", ids=ids, events=list(events.values()))
             gone = operations.remove_poison(list(records), by="operator", why="chaos").removed
-            write("removed", ids=[records[pk][0] for pk in gone])
+            left = [events[pk] for pk in gone if pk in events]
+            write("removed", ids=[records[pk][0] for pk in gone], events=left)
 
     def _judge_dead(self, verb: str) -> None:
         """Do the same with messages of the dead queue, by the ids they had before."""

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
 
 import pytest
 
-from .plan import EVERYWHERE, OF_THE_SERVER, ON_POSTGRESQL, RECOVERY, plan
-from .producer import orders
+from . import __main__ as chaos
+from .broker_sites import KINDS, missing_broker
+from .plan import (
+    EVERYWHERE,
+    OF_THE_SERVER,
+    ON_BROKER,
+    ON_CLUSTER,
+    ON_POSTGRESQL,
+    ON_RABBITMQ,
+    RECOVERY,
+    plan,
+)
+from .producer import events, orders
 from .sites import SQLiteSite
-from .workers import ROOT
+from .topics import REFUSED, TOPICS
+from .workers import FOUR_RELAYS, ROOT, SUPERVISED, TWO_RELAYS
 
 pytestmark = pytest.mark.process
 
@@ -42,6 +55,42 @@ def test_nothing_is_lost_while_everything_breaks(vendor: str, tmp_path):
     assert (tmp_path / "journal").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_every_event_arrives_while_everything_breaks(vendor: str, broker: str, tmp_path):
+    if reason := missing_broker(broker):
+        pytest.skip(reason)
+    environment = {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
+
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.chaos", "--database", vendor, "--history", tmp_path),
+            *("--seed", str(SEED), "--seconds", str(SECONDS), "--broker", broker),
+        ],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    print(done.stderr)  # shown by pytest on failure
+    assert done.returncode == 0, done.stdout
+    assert f"chaos: seed {SEED} on {vendor} and {broker}: events stored " in done.stdout
+
+
+@pytest.mark.parametrize("broker", KINDS)
+def test_a_broker_that_is_not_installed_is_named_in_one_line(broker: str, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(chaos.signal, "signal", lambda number, act: None)
+
+    assert chaos.main(["--broker", broker, "--seed", "1"]) == 2
+
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"chaos: {broker}: ")
+
+
 @pytest.mark.parametrize("postgresql", [True, False], ids=["postgresql", "sqlite"])
 def test_a_seed_is_a_plan(postgresql: bool):
     first = plan(1, 60, postgresql=postgresql)
@@ -60,6 +109,30 @@ def test_the_plans_of_twenty_seeds_have_every_fault():
     assert on_sqlite == {*EVERYWHERE}
 
 
+@pytest.mark.parametrize("broker", KINDS)
+def test_the_plans_of_forty_seeds_have_every_fault_of_a_broker(broker: str):
+    faults = [f for n in range(40) for f in plan(n, 60, postgresql=True, broker=broker)]
+    expected = {*EVERYWHERE, *ON_POSTGRESQL, "failover", *ON_BROKER}
+    if broker.startswith("rabbitmq"):
+        expected |= ON_RABBITMQ.keys()
+    if broker == "rabbitmq-cluster":
+        expected |= ON_CLUSTER.keys()
+
+    assert {fault.kind for fault in faults} == expected
+    assert plan(1, 60, postgresql=True, broker=broker) == plan(
+        1, 60, postgresql=True, broker=broker
+    )
+
+
+def test_two_relays_or_four_share_the_lanes():
+    for arguments, count in ((TWO_RELAYS, 2), (FOUR_RELAYS, 4)):
+        relays = [0 if "--no-relay" in given else 1 for given in arguments]
+        # A supervisor has two processes, and each of them a relay.
+        relays[SUPERVISED] *= 2
+        assert sum(relays) == count
+        assert sum("--relay" in given for given in arguments) == 1
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_server_suffers_one_fault_at_a_time_and_fails_over_once(seed: int):
     faults = [f for f in plan(seed, 60, postgresql=True) if f.kind in OF_THE_SERVER]
@@ -76,6 +149,17 @@ def test_a_producer_sends_the_same_for_the_same_seed():
     assert some == [next(again) for _ in range(50)]
     assert some != [next(other) for _ in range(50)]
     assert sum(rolled_back for _, rolled_back in some) > 0
+
+
+def test_a_producer_publishes_the_same_for_the_same_seed():
+    first, again, other = (events(0, 1), events(0, 1), events(1, 1))
+    some = [next(first) for _ in range(50)]
+
+    assert some == [next(again) for _ in range(50)]
+    assert some != [next(other) for _ in range(50)]
+    flat = [event for batch in some for event in batch]
+    assert {event["topic"] for event in flat} == {*TOPICS, REFUSED}
+    assert {event["key"] is None for event in flat} == {True, False}
 
 
 def test_it_is_known_who_keeps_everybody_from_writing(tmp_path):

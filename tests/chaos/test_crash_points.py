@@ -16,16 +16,19 @@ from django.db import connection
 
 from deadletter import FailureReason, crash_points, lifecycle, send
 from deadletter.lifecycle import Failure, claim, fail
-from deadletter.models import Message, PoisonRecord, Result
+from deadletter.models import Message, OutboxMessage, PoisonRecord, Result
 from tests.processes import wait_until
 from tests.sample.journal import DIRECTORY, write
 
 from . import tasks
 from .checker import Line, check
+from .event_checker import EventVerdict, check_events
 from .nemesis import create_queues, set_policy
-from .remains import read_remains
+from .relays import broker_options
+from .remains import read_event_remains, read_remains
 from .stage import Actor, stage
 from .tasks import DEAD, DISCARDING, MOVING, tag_of
+from .topics import REFUSED
 from .workers import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.django_db(transaction=True)]
@@ -43,13 +46,13 @@ SLOW = {"renew.extended": "slow", "stage.recorded": "recording"}
 OF_THE_SUPERVISOR = ["supervisor.freeing", "supervisor.freed"]
 OF_A_SENDER = ["send.stored", "send_many.stored", "notify.sending"]
 OF_AN_OPERATOR = {"retry.restored": "retry", "remove.deleted": "remove"}
-#: Of the outbox: tests/outbox/test_processes.py.
-OF_THE_OUTBOX = [
-    point for point in crash_points.POINTS if point.startswith(("publish", "relay.", "outbox."))
-]
+OF_A_PUBLISHER = ["publish.stored", "publish_many.stored"]
+OF_A_RELAY = sorted(
+    point for point in crash_points.POINTS if point.startswith(("relay.", "outbox."))
+)
 OF_A_WORKER = sorted(
     crash_points.POINTS.keys()
-    - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys(), *OF_THE_OUTBOX}
+    - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys(), *OF_A_PUBLISHER, *OF_A_RELAY}
 )
 
 #: Deaths at a point that nothing gets past, before it is repaired.
@@ -58,7 +61,17 @@ LIMIT = 3
 #: Times that a sender or an operator dies, looked at after each.
 DEATHS = 3
 ARGUMENTS = ["--processes", "2", "--concurrency", "1", "--poll", "0.05", "--log-format", "json"]
-
+RELAY = ["--relay", "--poll", "0.05", "--log-format", "json"]
+IN_CHILDREN = {"DEADLETTER_CRASH_IN": "children"}
+#: Events of a batch: some batches are needed for what is published here.
+BATCH = 10
+#: Relays publish into the journal, and the leases of their lanes last for a second.
+JOURNAL_BROKER = {
+    "CHAOS_BROKERS": json.dumps(
+        broker_options(transport="tests.chaos.noted_transports.NotedJournal", batch=BATCH)
+    ),
+    "CHAOS_LANE_LEASE": "1",
+}
 
 MESSAGES: dict[str, dict[str, Any]] = {
     "first": {"stream": "a"},
@@ -161,6 +174,43 @@ class Theatre:
         # Before that, nobody listens to signals yet.
         wait_until(lambda: "worker_started" in worker.text(), why=worker.text)
         assert worker.stop() == 0
+
+    def publish(
+        self, prefix: str, count: int = 30, *, many: bool = True, **environment: str
+    ) -> int:
+        """Publish events of three keys in a process; return its exit code."""
+        offered = [
+            {
+                # The last but one is refused: nothing waits behind it for long.
+                "topic": REFUSED if n == count - 2 else "chaos.orders",
+                "payload": {"tag": f"{prefix}-{n}"},
+                "key": f"k{n % 3}",
+                "headers": {"tag": f"{prefix}-{n}"},
+            }
+            for n in range(count)
+        ]
+        return self.start("publisher", offered, many, **JOURNAL_BROKER, **environment).wait()
+
+    def relay(self, *arguments: str, **environment: str) -> None:
+        """Let relays run, again when they are dead, until the outbox is empty."""
+        environment = {**JOURNAL_BROKER, **environment}
+        relay = self.start("worker", *arguments, **environment)
+
+        def is_empty() -> bool:
+            nonlocal relay
+            if relay.code is not None:
+                assert relay.code == -signal.SIGKILL, relay.text()
+                relay = self.start("worker", *arguments, **environment)
+            return not OutboxMessage.objects.exists()
+
+        wait_until(is_empty, why=lambda: relay.text())
+        wait_until(lambda: "r_started" in relay.text() or "y_started" in relay.text())
+        assert relay.stop() == 0
+
+    def assert_events_arrived(self) -> EventVerdict:
+        verdict = check_events(self.lines(), read_event_remains())
+        assert verdict.violations == []
+        return verdict
 
     def dead(self) -> dict[str, Any]:
         """Return what died, by its tag without the number of its round."""
@@ -265,6 +315,38 @@ def test_a_sender_that_dies_has_sent_all_or_nothing(theatre: Theatre, point: str
     assert theatre.start("sender", ["after"], many).wait() == 0
     theatre.run(deaths=DEATHS)
     theatre.assert_promises_kept()
+
+
+@pytest.mark.parametrize("point", OF_A_PUBLISHER)
+def test_a_publisher_that_dies_has_published_nothing(theatre: Theatre, point: str):
+    many = point == "publish_many.stored"
+
+    for number in range(DEATHS):
+        code = theatre.publish(f"lost-{number}", 3, many=many, DEADLETTER_CRASH_AT=point)
+        assert code == -signal.SIGKILL
+        assert OutboxMessage.objects.count() == 0
+
+    assert theatre.publish("after", many=many) == 0
+    theatre.relay(*RELAY)
+    assert theatre.deaths() == DEATHS
+    verdict = theatre.assert_events_arrived()
+    assert (verdict.stored, verdict.arrived, verdict.poison) == (30, 29, 1)
+
+
+@pytest.mark.parametrize("place", ["alone", "worker"])
+@pytest.mark.parametrize("point", OF_A_RELAY)
+def test_a_relay_that_dies_loses_nothing(theatre: Theatre, point: str, place: str):
+    """Everything arrives, in order; the batch of which it died arrives again, nothing else."""
+    assert theatre.publish("event") == 0
+    arguments, crash = (RELAY, {}) if place == "alone" else (ARGUMENTS, IN_CHILDREN)
+
+    theatre.relay(*arguments, DEADLETTER_CRASH_AT=point, DEADLETTER_CRASHES=str(DEATHS), **crash)
+
+    assert theatre.deaths() == DEATHS
+    verdict = theatre.assert_events_arrived()
+    assert (verdict.stored, verdict.arrived, verdict.poison) == (30, 29, 1)
+    # A relay has one batch whose confirms are open.
+    assert verdict.duplicates <= DEATHS * BATCH
 
 
 @pytest.mark.parametrize("point", OF_AN_OPERATOR)

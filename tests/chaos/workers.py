@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.processes import Worker, Workers
 
+from .broker_sites import BrokerSite
 from .plan import WORKERS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -24,10 +28,42 @@ LOST = ("lease_lost", "report_unsure")
 SUPERVISED = WORKERS - 2
 
 
-class Crew:
-    """Four workers in their places; who dies is replaced after a moment."""
+#: Arguments of the places in a run with a broker, where two or four relays share the lanes: in a
+#: worker, alone, and in both processes under a supervisor.
+TWO_RELAYS = (["--no-relay"], ["--relay"], ["--no-relay"], [])
+FOUR_RELAYS = ([], ["--relay"], [], ["--no-relay"])
+#: Where a relay kills itself, and how often it passes there before.
+RELAY_POINTS = {
+    "relay.published": 30,
+    "relay.exchanged": 40,
+    "outbox.deleted": 30,
+    "outbox.settled": 30,
+    "outbox.quarantined": 2,
+}
 
-    def __init__(self, directory: Path, urls: list[str], *, skewed: bool) -> None:
+
+class Crew:
+    """
+    Four workers in their places; who dies is replaced after a moment.
+
+    With a broker some of them are relays, and kill themselves at one of the relay's points.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        urls: list[str],
+        *,
+        skewed: bool,
+        broker: BrokerSite | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._broker = broker
+        self._chance = random.Random(f"crew {seed}")
+        self._relays = FOUR_RELAYS if seed % 2 else TWO_RELAYS
+        #: False: who starts from now on kills himself no more.
+        self.is_armed = broker is not None
+        self._armed: list[Worker] = []
         #: Not where the clock of the process is that of the database.
         self._skewed = skewed
         self.workers = [Workers(directory, url) for url in urls]
@@ -41,11 +77,29 @@ class Crew:
         environment = {"DJANGO_SETTINGS_MODULE": SETTINGS}
         if place == SKEWED and self._skewed:
             environment |= skew()
-        self.places[place] = self.workers[place].start(
-            *("--name", f"w{place}", "--poll", 0.2, "--grace", 10),
-            *("--concurrency", 4, "--processes", processes),
-            **environment,
-        )
+        arguments: list[Any] = ["--name", f"w{place}", "--poll", 0.2, "--grace", 10]
+        if self._broker is not None:
+            arguments += self._relays[place]
+            environment["CHAOS_BROKERS"] = json.dumps(self._broker.options(place))
+            if processes == 1 and self.is_armed and self._chance.random() < 0.5:
+                point = self._chance.choice(list(RELAY_POINTS))
+                nth = self._chance.randint(1, RELAY_POINTS[point])
+                environment["DEADLETTER_CRASH_AT"] = f"{point}:{nth}"
+        if not self._is_relay(place):
+            arguments += ["--concurrency", 4, "--processes", processes]
+        self.places[place] = worker = self.workers[place].start(*arguments, **environment)
+        if "DEADLETTER_CRASH_AT" in environment:
+            self._armed.append(worker)
+
+    def _is_relay(self, place: int) -> bool:
+        """Say whether this place only publishes."""
+        return self._broker is not None and "--relay" in self._relays[place]
+
+    def wait_started(self) -> None:
+        """Return when each of them listens to signals; on a busy machine that takes a while."""
+        for place, worker in enumerate(self.places):
+            if worker is not None:
+                worker.wait_for("relay_started" if self._is_relay(place) else "worker_started")
 
     def pids(self, place: int) -> list[int]:
         worker = self.places[place]
@@ -74,12 +128,17 @@ class Crew:
 
     def stop(self) -> list[str]:
         """Ask all to go; return the complaints."""
+        self.wait_started()
         for worker in self.places:
             if worker is not None:
-                worker.wait_ready()
                 worker.signal(signal.SIGTERM)
-        codes = {worker.log: worker.wait() for worker in self.places if worker is not None}
-        return [f"did not stop cleanly: {log} {code}" for log, code in codes.items() if code]
+        codes = {worker: worker.wait() for worker in self.places if worker is not None}
+        return [
+            f"did not stop cleanly: {worker.log} {code}"
+            for worker, code in codes.items()
+            # It may come past its point for the last time when it is told to go.
+            if code and not (code == -signal.SIGKILL and worker in self._armed)
+        ]
 
     def leases_lost(self) -> frozenset[int]:
         logs = [worker for workers in self.workers for worker in workers.all]
@@ -110,7 +169,7 @@ def faketime() -> str | None:
 
 
 def producer(
-    number: int, *, seed: int, seconds: float, url: str, directory: Path
+    number: int, *, seed: int, seconds: float, url: str, directory: Path, **environment: str
 ) -> subprocess.Popen:
     with (directory / f"producer-{number}.txt").open("wb") as log:
         return subprocess.Popen(
@@ -121,6 +180,7 @@ def producer(
                 "DATABASE_URL": url,
                 "DJANGO_SETTINGS_MODULE": SETTINGS,
                 "SAMPLE_DIRECTORY": str(directory),
+                **environment,
             },
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -24,6 +24,8 @@ class CutProxy:
         self.written = 0
         #: Bytes of the broker that still pass; None: all.
         self._left: int | None = None
+        #: The next bytes of a client do not arrive, and its connection is cut.
+        self._is_cut_before = False
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
 
@@ -45,9 +47,17 @@ class CutProxy:
         """Let as many bytes of the broker pass, then cut that connection."""
         self._left = amount
 
+    def cut_before(self) -> None:
+        """Cut the connection on which a client writes next, before its bytes arrive."""
+        self._is_cut_before = True
+
+    def heal(self) -> None:
+        """Forget the cuts that have not happened."""
+        self._left, self._is_cut_before = None, False
+
     def cut(self) -> None:
         """Cut all connections now."""
-        for end in self._sockets:
+        for end in list(self._sockets):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
@@ -59,7 +69,12 @@ class CutProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                broker = socket.create_connection((ADDRESS, self._target))
+                try:
+                    broker = socket.create_connection((ADDRESS, self._target))
+                except OSError:
+                    # As a broker does that is down.
+                    client.close()
+                    continue
                 self._sockets += [client, broker]
                 for source, target in ((client, broker), (broker, client)):
                     self._start(self._relay, source, target, source is broker)
@@ -70,6 +85,9 @@ class CutProxy:
                 if is_broker and self._left is not None:
                     data, self._left = data[: self._left], max(self._left - len(data), 0)
                 if not is_broker:
+                    if self._is_cut_before:
+                        self._is_cut_before = False
+                        break
                     self.written += len(data)
                 target.sendall(data)
                 if is_broker and self._left == 0:

@@ -339,3 +339,33 @@ def test_fewer_messages_are_read_when_they_are_large(broker, relay, monkeypatch)
     assert len(broker.arrived) == 40
     # Not all that wait, again for each batch.
     assert sum(read) < 3 * 40
+
+
+def test_a_relay_gives_no_lane_back_before_it_has_settled_what_was_confirmed(
+    broker, new_relay, monkeypatch
+):
+    monkeypatch.setattr(relays, "SHARING", -1.0)
+    publish_many([OutgoingEvent("t", n, f"k{n}") for n in range(40)])
+    first, second = new_relay("first"), new_relay("second")
+    settle, failures = relays.settle_batch, [LockNotAvailable()]
+
+    def fail(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return settle(*args, **kwargs)
+
+    monkeypatch.setattr(relays, "settle_batch", fail)
+    first.turn()
+    second.turn()
+    real = first._settle
+
+    def settle_late():
+        # From now on the first one holds a half of the lanes at most.
+        second.turn()
+        return real()
+
+    monkeypatch.setattr(first, "_settle", settle_late)
+    first.turn()
+
+    assert sorted(payloads(broker)) == list(range(40))
+    assert not OutboxMessage.objects.exists()

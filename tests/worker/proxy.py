@@ -139,7 +139,8 @@ class _Link:
         _hang_up(self.server)
         with self.lock:
             self.left -= 1
-        if not self.left:
+            is_last = not self.left
+        if is_last:
             self.proxy.put_away(self.client, self.server)
 
 
