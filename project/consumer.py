@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 #: A queue of its own for everything that the demonstration publishes.
 QUEUE, KEYS = "demo", "demo.#"
@@ -76,7 +77,7 @@ def from_redis(url: str, streams: list[str]) -> Iterator[Event]:
     """Yield the entries of streams that are added from now on."""
     import redis
 
-    client = redis.Redis.from_url(url, decode_responses=True)
+    client: Any = redis.Redis.from_url(url, decode_responses=True)
     # Not "$", which would mean the end of the stream at each call.
     last = {stream: client.xrevrange(stream, count=1) for stream in streams}
     seen = {stream: entries[0][0] if entries else "0" for stream, entries in last.items()}
