@@ -1,6 +1,6 @@
 # Every target installs what it needs: Python >= 3.11 and make are enough.
 #   PYTHON=...   interpreter for .venv          ARGS=...   arguments of the command, mostly pytest
-#   PORT=...     port of the demonstration site
+#   PORT=...     port of the demonstration site; BROKER=rabbitmq or redis gives it an outbox
 #   SEED, SECONDS, DATABASE, BROKER          chaos: the plan of faults, its duration, database, broker
 #   EXAMPLES, STEPS, SEEDS, RATE, MESSAGES   size of the long runs
 
@@ -27,8 +27,9 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; \
 	do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
-demo: $(SITE) ## Run the site with a worker and sample messages, until Ctrl-C (PORT=8000)
-	@DATABASE_URL="$${DEMO_DATABASE_URL:-sqlite:///demo.sqlite3}" exec $(BIN)/python manage.py demo --port $(PORT)
+demo: $(SITE) ## Run the site with a worker and sample messages, until Ctrl-C (PORT=8000, BROKER=rabbitmq or redis)
+	@DATABASE_URL="$${DEMO_DATABASE_URL:-sqlite:///demo.sqlite3}" exec $(BIN)/python \
+	  $(if $(BROKER),-m project.brokers $(BROKER)) manage.py demo --port $(PORT)
 
 test: $(INSTALLED) ## Run the tests on SQLite and on PostgreSQL 18, the plans also on 16 (ARGS="-k name")
 	@exec $(BIN)/python -m tests.both_databases $(ARGS)

@@ -5,6 +5,8 @@ Measure deadletter, its peers and the limit of the database: `make bench ARGS=".
     --only deadletter,raw           these systems
     --scenario drain-1,streams      these measurements (--list names them all)
     --tasks                         Django's tasks: deadletter's beside messages and two packages
+    --outbox                        the outbox: its relay beside raw publishers and two packages
+    --away 600                      seconds for which a broker is away in the measurement of that
     --resume                        go on with what an interrupted run left
 
 Everything is interleaved: each round measures every system once before the next round begins.
@@ -18,10 +20,20 @@ import signal
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from .peers import SYSTEMS
-from .plan import COLUMNS, TASK_MEASUREMENTS, TASK_SYSTEMS, Plan, scenario_names
+from .peers import OUTBOX, SYSTEMS
+from .plan import (
+    COLUMNS,
+    OUTBOX_COLUMNS,
+    OUTBOX_MEASUREMENTS,
+    OUTBOX_SYSTEMS,
+    TASK_MEASUREMENTS,
+    TASK_SYSTEMS,
+    Plan,
+    scenario_names,
+)
 from .report import publish
 from .results import Results
 from .sizes import SIZES
@@ -35,7 +47,7 @@ def main() -> int:
     options = _options()
     if options.list:
         print("systems:     ", ", ".join(SYSTEMS))
-        print("measurements:", ", ".join([*COLUMNS, *scenario_names()]))
+        print("measurements:", ", ".join([*COLUMNS, *scenario_names(), *OUTBOX_COLUMNS]))
         return 0
     size = "tiny" if options.tiny else "quick" if options.quick else "full"
     partial = options.only or options.scenario or size != "full"
@@ -57,9 +69,9 @@ def main() -> int:
 def _measure(options: argparse.Namespace, size: str, results: Results) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as home, ExitStack() as servers:
         plan = Plan(
-            sizes=SIZES[size],
+            sizes=replace(SIZES[size], away=options.away or SIZES[size].away),
             rounds=options.rounds or _rounds(size, options.only),
-            systems=options.only or list(SYSTEMS),
+            systems=options.only or [name for name in SYSTEMS if name not in OUTBOX],
             measurements=options.scenario,
             stores=Stores(Path(home), servers),
             results=results,
@@ -92,11 +104,15 @@ def _options() -> argparse.Namespace:
     size.add_argument("--quick", action="store_true", help="a few minutes")
     size.add_argument("--tiny", action="store_true", help="see that it works; figures say nothing")
     parser.add_argument("--only", type=_among(list(SYSTEMS)), metavar="NAMES", help="systems")
-    every = [*COLUMNS, *scenario_names()]
+    every = [*COLUMNS, *scenario_names(), *OUTBOX_COLUMNS]
     parser.add_argument("--scenario", type=_among(every), metavar="NAMES", help="measurements")
     parser.add_argument(
         "--tasks", action="store_true", help="the systems and measurements of tasks"
     )
+    parser.add_argument(
+        "--outbox", action="store_true", help="the systems and measurements of the outbox"
+    )
+    parser.add_argument("--away", type=float, metavar="SECONDS", help="how long a broker is away")
     parser.add_argument("--rounds", type=int, metavar="N")
     parser.add_argument("--resume", action="store_true", help="keep what is already measured")
     places = f"default: {KEPT}, of a partial run {PASSING}"
@@ -108,6 +124,9 @@ def _options() -> argparse.Namespace:
     if options.tasks:
         options.only = options.only or list(TASK_SYSTEMS)
         options.scenario = options.scenario or list(TASK_MEASUREMENTS)
+    if options.outbox:
+        options.only = options.only or list(OUTBOX_SYSTEMS)
+        options.scenario = options.scenario or list(OUTBOX_MEASUREMENTS)
     return options
 
 

@@ -8,6 +8,7 @@ One process of a measured system: whatever needs its library happens here.
     python -m benchmarks.client SYSTEM get-result COUNT
     python -m benchmarks.client SYSTEM pickup COUNT RATE
     python -m benchmarks.client SYSTEM feed COUNT BACKLOG
+    python -m benchmarks.client SYSTEM trickle COUNT RATE
 
 Sending and reading results print the seconds they took and the processor time of the process:
 neither the start of the process nor the connection counts.
@@ -42,6 +43,7 @@ def main(name: str, verb: str, *arguments: str) -> None:
         "get-result": get_result,
         "pickup": pickup,
         "feed": feed,
+        "trickle": trickle,
     }
     print(actions[verb](system, *numbers), flush=True)
     # Not every client library lets its process end by itself.
@@ -123,6 +125,16 @@ def feed(system: System, count: int, backlog: int) -> float:
         system.send_many("nothing", [work.payload(sent + n) for n in range(size)])
         sent += size
     return time.perf_counter() - start
+
+
+def trickle(system: System, count: int, rate: int) -> float:
+    """Send `count` messages evenly, `rate` a second, and note when each was committed."""
+    start = time.monotonic()
+    for number in range(count):
+        time.sleep(max(0.0, start + number / rate - time.monotonic()))
+        system.send_one("nothing", work.payload(number))
+        work.note(number)
+    return time.monotonic() - start
 
 
 if __name__ == "__main__":

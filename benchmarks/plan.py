@@ -11,10 +11,10 @@ from functools import partial
 
 import psycopg
 
-from . import growth, measure, stores
+from . import growth, measure, outbox, stores
 from .growth import GROWING
 from .measure import Drain, Figures
-from .peers import load
+from .peers import OUTBOX, load
 from .results import Key, Results
 from .sizes import PICKUP_RATE, SIZES, Sizes
 from .system import System
@@ -25,6 +25,10 @@ STEADY = "steady"
 #: What `--tasks` measures.
 TASK_SYSTEMS = ("deadletter", *growth.TASKS, "django-ox", "django-tasks-db")
 TASK_MEASUREMENTS = ("send-one", "send-many", "drain-1", "get-result", "tasks", "results")
+#: What `--outbox` measures, and what only it can.
+OUTBOX_SYSTEMS = ("deadletter", *OUTBOX)
+OUTBOX_COLUMNS = ("latency", "backlog", "outage", "beside")
+OUTBOX_MEASUREMENTS = ("send-one", "send-many", "drain-1", "drain-2", *OUTBOX_COLUMNS)
 #: Results to read, at most.
 RESULTS = 1_000
 
@@ -103,7 +107,10 @@ class Plan:
                 reason = system.missing()
                 if reason is None:
                     store = self.stores.of(system)
-                    self.results.about.setdefault("stores", {})[system.store] = store.version()
+                    versions = self.results.about.setdefault("stores", {})
+                    versions[system.store] = store.version()
+                    if broker := self.stores.broker_of(system):
+                        versions[broker.kind] = broker.version()
             except (ImportError, stores.Missing) as error:
                 reason = str(error)
             if reason is not None:
@@ -115,14 +122,16 @@ class Plan:
         return found
 
     def _wanted(self, measurement: str) -> bool:
-        return self.measurements is None or measurement in self.measurements
+        if self.measurements is None:
+            return measurement not in OUTBOX_COLUMNS
+        return measurement in self.measurements
 
     def _round(self, number: int, systems: list[System]) -> list[Step]:
         # Another begins each time: nobody is always the one after the slowest.
         turn = number % max(len(systems), 1)
         systems = systems[turn:] + systems[:turn]
         steps = []
-        for column in COLUMNS:
+        for column in (*COLUMNS, *OUTBOX_COLUMNS):
             if self._wanted(column):
                 steps += [
                     Step(number, column, system, partial(self._column, column, system))
@@ -152,6 +161,18 @@ class Plan:
 
     def _column(self, column: str, system: System) -> Figures:
         store = self.stores.of(system)
+        if broker := self.stores.broker_of(system):
+            broker.empty(system)
+            # For each process of the system.
+            os.environ.update(broker.environment())
+        if column == "latency":
+            return outbox.latency(system, store, self.sizes.picked)
+        if column == "backlog":
+            return outbox.backlog(system, store, self.sizes.of(1_000_000))
+        if column == "outage" and broker:
+            return outbox.outage(system, store, broker, self.sizes.away)
+        if column == "beside":
+            return outbox.beside(system, store, self.sizes.measured)
         if column == "pickup":
             return measure.pickup(system, store, self.sizes.picked, PICKUP_RATE)
         if column == "idle":
@@ -164,6 +185,8 @@ class Plan:
         if verb == "get":
             tasks = max(50, round(system.rates["drain"] * self.sizes.seconds))
             return measure.get_result(system, store, min(tasks, RESULTS), count)
+        if broker:
+            return outbox.drain(system, store, broker, count, int(column[-1]))
         return measure.drain(system, store, Drain(count, processes=int(column[-1])))
 
     def _case(self, case: growth.Case, system: System) -> Figures:

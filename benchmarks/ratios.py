@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from .peers import OUTBOX
 from .results import Results, Spread
 
 US = "deadletter"
@@ -36,6 +37,8 @@ AHEAD = {
     "django-tasks-db": 50.0,
     "django-ox": 10.0,
 }
+#: Where an outbox publishes to.
+BROKERS = {"quorum": "quorum queue", "classic": "classic queue", "redis": "Redis stream"}
 #: MB a worker may have grown between the second and the last quarter of the steady state.
 FLAT = 5.0
 
@@ -141,6 +144,78 @@ def requirements(results: Results) -> list[Requirement]:
         ),
         Requirement("tasks without results, 1,000,000 results against none", 0.9, kept(TASKS)),
         Requirement("tasks with results, 1,000,000 results against none", 0.9, kept(RESULTS)),
+        *(_of_outbox(results) if set(results.systems) & set(OUTBOX) else ()),
+    ]
+
+
+def _of_outbox(results: Results) -> list[Requirement]:
+    """What the outbox has to reach; listed where any of it was measured."""
+
+    def against(measurement: str, ours: str, other: str) -> Spread | None:
+        return results.ratio((measurement, ours), (measurement, other))
+
+    relays = [
+        Requirement(
+            f"relay, {processes}, to a {where}, against one raw publisher",
+            goal,
+            results.ratio((measurement, f"outbox-{kind}"), ("drain-1", f"publisher-{kind}")),
+        )
+        for kind, where in BROKERS.items()
+        for measurement, processes, goal in (
+            ("drain-1", "one process", 0.5),
+            ("drain-2", "two processes", 0.8),
+        )
+    ]
+    flat = [
+        Requirement(
+            f"backlog of the outbox to a {where}: last tenth against the first",
+            0.8,
+            results.spread("backlog", f"outbox-{kind}", "ratio"),
+        )
+        for kind, where in BROKERS.items()
+        if kind != "classic"
+    ]
+    away = [
+        Requirement(
+            f"{where} that was away: last third of the recovery against the first",
+            0.8,
+            results.ratio(
+                ("outage", f"outbox-{kind}", "last_third"),
+                ("outage", f"outbox-{kind}", "first_third"),
+            ),
+        )
+        for kind, where in BROKERS.items()
+        if kind != "classic"
+    ]
+    return [
+        Requirement(
+            "publish, against an INSERT of the same columns by hand",
+            0.5,
+            against("send-one", "outbox-quorum", "outbox-insert"),
+        ),
+        Requirement(
+            "publish many, against COPY of the same rows",
+            0.4,
+            against("send-many", "outbox-quorum", "outbox-insert"),
+        ),
+        *relays,
+        *flat,
+        *away,
+        Requirement(
+            "drain of plain messages beside a relay, against a site without an outbox",
+            0.9,
+            against("beside", "deadletter-relay", US),
+        ),
+        Requirement(
+            "drain of plain messages beside a relay, against --no-relay",
+            0.9,
+            against("beside", "deadletter-relay", "deadletter-no-relay"),
+        ),
+        Requirement(
+            "send on a site with an outbox, against one without",
+            0.9,
+            against("send-one", "deadletter-relay", US),
+        ),
     ]
 
 

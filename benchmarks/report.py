@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .peers import SYSTEMS, load
+from .peers import OUTBOX, SYSTEMS, load
 from .ratios import requirements
 from .results import Results, Spread
 from .sizes import SIZES
@@ -49,6 +49,11 @@ def publish(results: Results, *, pictures: bool) -> None:
         *section("Growth", _growth(results), "scenarios", "growth"),
         *section("Django's tasks", _tasks(results)),
         *section("Tasks beside results", _tasks_beside_results(results)),
+        *section("The outbox", _outbox(results)),
+        *section("From the commit to the confirm, ms", _latency(results)),
+        *section("A backlog of the outbox, by tenths", _tenths(results, "backlog", OUTBOX)),
+        *section("A broker that was away", _outage(results)),
+        *section("Plain messages beside an outbox", _beside(results)),
         *section("Steady state, by tenths", _steady(results), "steady"),
         *section("Not measured", _skipped(results)),
     ]
@@ -115,7 +120,7 @@ def _requirements(results: Results) -> list[Row]:
 
 def _peers(results: Results) -> list[Row]:
     rows: list[Row] = [("system", *(heading for heading, _, _ in COLUMNS))]
-    for system in (name for name in SYSTEMS if name in results.systems):
+    for system in (name for name in SYSTEMS if name in results.systems and name not in OUTBOX):
         spreads = [results.spread(measurement, system, f) for _, measurement, f in COLUMNS]
         if any(spreads):
             rows.append((_title(system), *map(shown, spreads)))
@@ -224,6 +229,87 @@ def _steady(results: Results) -> list[Row]:
         if any(spreads):
             rows.append((_title(system), *map(shown, spreads)))
     return rows
+
+
+def _outbox(results: Results) -> list[Row]:
+    columns = (
+        ("publish /s", "send-one", "rate"),
+        ("client CPU µs", "send-one", "client_us"),
+        ("publish many /s", "send-many", "rate"),
+        ("client CPU µs", "send-many", "client_us"),
+        ("drain, 1 process /s", "drain-1", "rate"),
+        ("2 processes /s", "drain-2", "rate"),
+        ("relay CPU µs", "drain-1", "worker_us"),
+        ("database CPU µs", "drain-1", "server_us"),
+        ("broker CPU µs", "drain-1", "broker_us"),
+        ("memory MB", "drain-1", "memory"),
+    )
+    return _table(results, OUTBOX, columns)
+
+
+def _latency(results: Results) -> list[Row]:
+    columns = tuple(
+        (f"{name} at {rate}/s", "latency", f"{prefix}{name}")
+        for prefix, rate in (("", 50), ("busy_", 500))
+        for name in ("p50", "p99", "longest")
+    )
+    return _table(results, OUTBOX, columns)
+
+
+def _outage(results: Results) -> list[Row]:
+    columns = (
+        ("seconds away", "outage", "away"),
+        ("stored /s before", "outage", "sent_before"),
+        ("meanwhile", "outage", "sent_away"),
+        ("relay, % of a core", "outage", "relay_away"),
+        ("waiting at its return", "outage", "waiting"),
+        ("first confirm after s", "outage", "resumed"),
+        ("all published after s", "outage", "caught_up"),
+        ("published /s meanwhile", "outage", "rate"),
+        ("first third /s", "outage", "first_third"),
+        ("last third /s", "outage", "last_third"),
+        ("published again", "outage", "repeated"),
+    )
+    return _table(results, OUTBOX, columns)
+
+
+def _beside(results: Results) -> list[Row]:
+    columns = (
+        ("send /s", "send-one", "rate"),
+        ("send many /s", "send-many", "rate"),
+        ("drain /s", "beside", "rate"),
+        ("worker CPU µs", "beside", "worker_us"),
+        ("server CPU µs", "beside", "server_us"),
+        ("memory MB", "beside", "memory"),
+    )
+    if not results.spread("beside", "deadletter"):
+        return [("system",)]
+    return _table(results, ("deadletter", "deadletter-no-relay", "deadletter-relay"), columns)
+
+
+def _table(
+    results: Results, systems: Iterable[str], columns: Sequence[tuple[str, str, str]]
+) -> list[Row]:
+    """Return a row for each system of which anything was measured."""
+    rows: list[Row] = [("system", *(heading for heading, _, _ in columns))]
+    for system in systems:
+        spreads = [
+            results.spread(measurement, system, figure) for _, measurement, figure in columns
+        ]
+        if any(spreads):
+            rows.append((_title(system), *map(shown, spreads)))
+    return rows
+
+
+def _tenths(results: Results, measurement: str, systems: Iterable[str]) -> list[Row]:
+    columns = (
+        ("messages", measurement, "messages"),
+        *((str(n), measurement, f"tenth_{n}") for n in range(1, 11)),
+        ("last / first", measurement, "ratio"),
+        ("memory MB", measurement, "memory"),
+        ("grown MB", measurement, "growth"),
+    )
+    return _table(results, systems, columns)
 
 
 def _skipped(results: Results) -> list[Row]:

@@ -20,14 +20,16 @@ class Sizes:
     #: Messages in all, and the backlog kept, of the steady state.
     passing: int
     backlog: int
+    #: Seconds for which a broker is away.
+    away: float
 
     def of(self, large: int) -> int:
         return max(1, round(large * self.scale))
 
 
 SIZES = {
-    "full": Sizes(5, 4.0, 100_000, 1.0, 500, 5.0, 1_000_000, 10_000),
-    "quick": Sizes(3, 1.5, 20_000, 0.05, 100, 3.0, 50_000, 5_000),
-    "tiny": Sizes(1, 0.02, 200, 0.0005, 10, 0.2, 2_000, 1_000),
+    "full": Sizes(5, 4.0, 100_000, 1.0, 500, 5.0, 1_000_000, 10_000, 600.0),
+    "quick": Sizes(3, 1.5, 20_000, 0.05, 100, 3.0, 50_000, 5_000, 120.0),
+    "tiny": Sizes(1, 0.02, 200, 0.0005, 10, 0.2, 2_000, 1_000, 1.0),
 }
 PICKUP_RATE = 50

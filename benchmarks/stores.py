@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tests.private_postgres import private_server
 
+from . import brokers
 from .peers import load
 from .processes import LAST_WORDS
 from .system import System, client
@@ -45,12 +46,25 @@ class Stores:
         self.folder = folder
         self._servers = servers
         self._made: dict[str, Postgres | Redis | SQLite] = {}
+        self._brokers: dict[str, brokers.MeasuredBroker] = {}
 
     def of(self, system: System) -> Postgres | Redis | SQLite:
         if system.store not in self._made:
             kind = {"postgresql": Postgres, "redis": Redis, "sqlite": SQLite}[system.store]
             self._made[system.store] = self._servers.enter_context(kind.started(self.folder))
         return self._made[system.store]
+
+    def broker_of(self, system: System) -> brokers.MeasuredBroker | None:
+        """Return the broker of a system, started when it is first needed."""
+        kind = system.broker.partition("-")[0]
+        if not kind:
+            return None
+        if kind not in self._brokers:
+            try:
+                self._brokers[kind] = self._servers.enter_context(brokers.started(kind))
+            except brokers.BrokerMissing as error:
+                raise Missing(str(error)) from error
+        return self._brokers[kind]
 
 
 class Postgres:

@@ -10,6 +10,8 @@ from importlib import metadata
 from typing import Any
 
 Payload = dict[str, Any]
+#: The topic of measured messages, and the queue or stream in which they arrive.
+TOPIC = "bench.nothing"
 
 
 class System:
@@ -27,6 +29,8 @@ class System:
     settings = ""
     #: postgresql, redis or sqlite.
     store = "postgresql"
+    #: The broker to which it publishes, and the kind of its queue: see `benchmarks.brokers`.
+    broker = ""
     #: The system whose tables it uses, where they are not its own.
     schema = ""
     #: Messages per second to expect, roughly: decides how many a measurement takes.

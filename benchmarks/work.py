@@ -45,6 +45,9 @@ class Counter:
         return sum(self.slots)
 
 
+#: Where the moments of the measured messages are written, if they are asked for.
+NOTES = os.environ.get("BENCH_NOTES", "")
+
 _slots: Any = None
 _slot = 0
 
@@ -82,3 +85,19 @@ def pickup(sent: int) -> None:
     waited = time.monotonic_ns() - sent
     with open(os.environ["BENCH_OUTPUT"], "a") as file:  # noqa: PTH123
         file.write(f"{waited}\n")
+
+
+def note(number: int) -> None:
+    """Write that something happened to a message now, on a clock that all processes share."""
+    now = time.monotonic_ns()
+    with open(NOTES, "a") as file:  # noqa: PTH123
+        file.write(f"{number} {now}\n")
+
+
+def read_notes(path: str | Path) -> dict[int, int]:
+    """Return when each message was noted first, in nanoseconds."""
+    found: dict[int, int] = {}
+    for line in Path(path).read_text().splitlines():
+        number, _, moment = line.partition(" ")
+        found.setdefault(int(number), int(moment))
+    return found

@@ -51,8 +51,18 @@ class Processes:
 
     def start(self, name: str, *command: str, stop_with: signal.Signals) -> None:
         """Start `manage.py <command>`; each line of its output is prefixed with the name."""
-        process = subprocess.Popen(  # noqa: S603 - our own manage.py, no shell
-            [sys.executable, Path(settings.BASE_DIR) / "manage.py", *command],
+        program = [str(Path(settings.BASE_DIR) / "manage.py"), *command]
+        self._start(name, program, stop_with, self._log)
+
+    def start_shown(self, name: str, module: str, *arguments: str) -> None:
+        """Start a module whose output is for the visitor: it goes to the terminal."""
+        self._start(name, ["-m", module, *arguments], signal.SIGTERM, None)
+
+    def _start(
+        self, name: str, program: list[str], stop_with: signal.Signals, log: IO[str] | None
+    ) -> None:
+        process = subprocess.Popen(  # noqa: S603 - our own programs, no shell
+            [sys.executable, *program],
             cwd=settings.BASE_DIR,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "DJANGO_RUNSERVER_HIDE_WARNING": "true"},
             stdin=subprocess.DEVNULL,
@@ -65,7 +75,7 @@ class Processes:
         )
         self._running[name] = (process, stop_with)
         say("demo", f"{name} is process {process.pid}")
-        Thread(target=self._follow, args=(name, process), daemon=True).start()
+        Thread(target=self._follow, args=(name, process, log), daemon=True).start()
 
     def wait(self, seconds: float) -> None:
         """Wait. Raises Stopped or ProcessEnded as soon as one of them happens."""
@@ -96,12 +106,12 @@ class Processes:
             else:
                 del self._running[event]
 
-    def _follow(self, name: str, process: subprocess.Popen[str]) -> None:
+    def _follow(self, name: str, process: subprocess.Popen[str], log: IO[str] | None) -> None:
         assert process.stdout is not None  # noqa: S101 - a pipe was asked for
         last = self._last[name] = deque(maxlen=LAST_LINES)
         for line in process.stdout:
             last.append(line.rstrip())
-            say(name, line.rstrip(), self._log)
+            say(name, line.rstrip(), log)
         process.wait()
         self._events.put(name)
 

@@ -8,6 +8,7 @@ ALLOWED_HOSTS  comma-separated; unset: this machine only
 LOG_LEVEL      of the deadletter loggers; unset: INFO
 HTTPS          1: the site is served by TLS only (cookies, redirects, HSTS)
 BEHIND_PROXY   1: a proxy terminates TLS and always sets X-Forwarded-Proto
+DEMO_BROKER_URL  amqp://user:password@host or redis://…: a broker for the outbox; unset: none
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ TASKS = {"default": {"BACKEND": "deadletter.tasks.DeadletterBackend", "QUEUES": 
 
 # Delays are short, so that visitors of the demonstration see retries and poison within a minute.
 # The defaults of the app (30 s doubling to an hour) are meant for production.
-DEADLETTER = {
+DEADLETTER: dict[str, Any] = {
     "QUEUES": {
         "default": {"max_attempts": 5, "backoff_base": 1, "backoff_cap": 10},
         "mail": {"max_attempts": 3, "backoff_base": 1, "backoff_cap": 5},
@@ -152,3 +153,9 @@ DEADLETTER = {
         "payments.dead": {"paused": True},
     },
 }
+if _broker := env.str("DEMO_BROKER_URL", default=""):
+    _options: dict[str, Any] = {"url": _broker, "max_attempts": 2, "backoff_base": 1}
+    if _broker.startswith("amqp"):
+        # For project/consumer.py.
+        _options["declare"] = {"queues": {"demo": ["demo.#"]}}
+    DEADLETTER["BROKERS"] = {"default": _options}

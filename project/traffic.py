@@ -6,7 +6,9 @@ import random
 import time
 from collections.abc import Callable
 
-from deadletter import Outgoing, send, send_many, start
+from django.db import transaction
+
+from deadletter import Outgoing, OutgoingEvent, publish, publish_many, send, send_many, start
 
 from . import tasks
 
@@ -15,6 +17,8 @@ NAMES = ["Ada", "Barbara", "Edsger", "Frances", "Grace", "Katherine", "Tony"]
 CARDS = ["garbled", "good", "flaky", "good", "expired", "flaky", "good", "good"]
 REPORTS = ["sales", "stock", "returns"]
 STEPS = ["reserve", "pack", "label", "hand over"]
+#: What the shop tells other systems, if there is a broker (`make demo BROKER=rabbitmq`).
+TOPICS = ["demo.order", "demo.customer"]
 
 
 def send_opening() -> None:
@@ -45,6 +49,25 @@ def send_order(stream: str, *, address: str = "1 Main Street") -> None:
     steps = [{"step": step} for step in STEPS]
     steps[0]["address"] = address
     send_many([Outgoing("demo.ship", step, stream=stream) for step in steps], queue="orders")
+
+
+def publish_opening() -> None:
+    """Publish the beginning of two orders; their events arrive in order."""
+    for number in (1001, 1002):
+        publish_many(
+            OutgoingEvent("demo.order", {"order": number, "now": now}, key=f"order-{number}")
+            for now in ("placed", "paid", "shipped")
+        )
+    # With RabbitMQ no queue is bound for it: it is refused, and becomes poison.
+    publish("partner.order", {"order": 1001}, key="order-1001")
+
+
+def publish_something() -> None:
+    """Store an order and tell other systems: both, or neither."""
+    number = random.randint(2000, 9999)  # noqa: S311 - a sample
+    with transaction.atomic():
+        send_order(f"order-{number}")
+        publish(random.choice(TOPICS), {"order": number, "now": "placed"}, key=f"order-{number}")  # noqa: S311
 
 
 def new_order() -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import work
+from benchmarks import outbox, work
 from benchmarks.ratios import requirements
 from benchmarks.results import Results, Spread
 from tests.patience import PATIENCE
@@ -33,6 +34,18 @@ def measured_tasks(tmp_path_factory):
     """Measure deadletter's tasks beside its messages, with a handful of each."""
     folder = tmp_path_factory.mktemp("bench-tasks")
     measure(folder, "--tasks", "--only", "deadletter,deadletter-tasks,deadletter-results")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured_outbox(tmp_path_factory):
+    """Measure the outbox to Redis beside a raw publisher, with a handful of messages."""
+    if not shutil.which("redis-server"):
+        pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")
+    folder = tmp_path_factory.mktemp("bench-outbox")
+    measured = "send-one,send-many,drain-1,latency,backlog,outage"
+    systems = "outbox-insert,publisher-redis,outbox-redis"
+    measure(folder, "--outbox", "--only", systems, "--scenario", measured)
     return folder
 
 
@@ -117,6 +130,81 @@ def test_the_report_compares_tasks_with_messages(measured_tasks):
     assert "## Django's tasks" in report
     assert "| drain of tasks without results, against messages | 0.9 |" in report
     assert "| deadletter's tasks with results | 500 results |" in report
+
+
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_every_measurement_of_the_outbox_is_kept(measured_outbox):
+    stored = json.loads((measured_outbox / "results.json").read_text())
+
+    assert stored["skipped"] == {}
+    assert {(row["measurement"], row["system"]) for row in stored["measured"]} == {
+        ("send-one", "outbox-insert"),
+        ("send-many", "outbox-insert"),
+        ("drain-1", "publisher-redis"),
+        ("drain-1", "outbox-redis"),
+        ("latency", "outbox-redis"),
+        ("backlog", "outbox-redis"),
+        ("outage", "outbox-redis"),
+    }
+
+
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_every_message_of_an_outbox_is_confirmed_once(measured_outbox):
+    results = Results.read(measured_outbox / "results.json")
+
+    assert results.each("drain-1", "outbox-redis", "handled") == {1: 160}
+    assert results.each("backlog", "outbox-redis", "messages") == {1: 500}
+
+
+@pytest.mark.postgresql_only(reason="starts its own server: once is enough")
+def test_the_report_compares_relays_with_publishers(measured_outbox):
+    report = (measured_outbox / "results.md").read_text()
+
+    assert "| relay, one process, to a Redis stream, against one raw publisher | 0.5 |" in report
+    assert "## A broker that was away" in report
+    assert "| deadletter to Redis Streams |" in report
+
+
+def test_two_relays_are_compared_with_one_publisher_of_the_same_round(tmp_path):
+    results = Results(tmp_path / "results.json")
+    for number, publisher, one, two in ((1, 100.0, 50.0, 90.0), (2, 200.0, 120.0, 140.0)):
+        results.figures[(number, "drain-1", "publisher-redis")] = {"rate": publisher}
+        results.figures[(number, "drain-1", "outbox-redis")] = {"rate": one}
+        results.figures[(number, "drain-2", "outbox-redis")] = {"rate": two}
+
+    found = {one.title: one.reached for one in requirements(results) if one.reached}
+
+    where = "to a Redis stream, against one raw publisher"
+    assert found == {
+        f"relay, one process, {where}": Spread(0.55, 0.5, 0.6, 2),
+        f"relay, two processes, {where}": Spread(pytest.approx(0.8), 0.7, 0.9, 2),
+    }
+
+
+def test_requirements_of_the_outbox_are_listed_where_it_was_measured(tmp_path):
+    results = Results(tmp_path / "results.json")
+    results.figures[(1, "drain-1", "raw")] = {"rate": 1.0}
+    without = len(requirements(results))
+
+    results.figures[(1, "drain-1", "outbox-redis")] = {"rate": 1.0}
+
+    assert not any("relay" in one.title for one in requirements(results)[:without])
+    assert any("relay" in one.title for one in requirements(results)[without:])
+
+
+def test_a_recovery_is_compared_by_thirds():
+    marks = [(0.0, 100), (1.0, 400), (3.0, 700), (4.0, 1_000)]
+
+    found = outbox._thirds(marks)
+
+    assert found == {"rate": 225.0, "first_third": 300.0, "last_third": 300.0}
+
+
+def test_a_moment_that_was_noted_twice_counts_once(tmp_path):
+    notes = tmp_path / "notes"
+    notes.write_text("1 500\n2 700\n1 900\n")
+
+    assert work.read_notes(notes) == {1: 500, 2: 700}
 
 
 def test_a_ratio_compares_what_was_measured_in_the_same_round(tmp_path):

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -29,14 +29,18 @@ pytestmark = [
 
 
 class Demo:
-    def __init__(self, port: int, database: Path) -> None:
+    def __init__(
+        self, port: int, database: Path, *, program: Sequence[str] = ("manage.py",)
+    ) -> None:
         self.port = port
         self.database = database
         self.log = database.with_name(f"demo-{time.monotonic_ns()}.log")
         self.output = ""
+        #: The kind of its broker, if it has one.
+        self.broker = ""
         environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "manage.py", "demo", "--port", str(port), "--log", self.log],
+            [sys.executable, "-u", *program, "demo", "--port", str(port), "--log", self.log],
             cwd=settings.BASE_DIR,
             env={**environment, "DATABASE_URL": f"sqlite:///{database}"},
             stdout=subprocess.PIPE,

@@ -24,7 +24,34 @@ SYSTEMS = {
     "celery": "celery:Celery",
     "deadletter-sqlite": "deadletter:OnSQLite",
     "huey": "huey:Huey",
+    "outbox-insert": "outbox:PlainInsert",
+    "publisher-quorum": "outbox:QuorumPublisher",
+    "publisher-plain": "outbox:PlainPublisher",
+    "outbox-quorum": "outbox:QuorumRelay",
+    "publisher-classic": "outbox:ClassicPublisher",
+    "outbox-classic": "outbox:ClassicRelay",
+    "publisher-redis": "outbox:RedisPublisher",
+    "outbox-redis": "outbox:RedisRelay",
+    "django-outbox-pattern": "outbox:OutboxPattern",
+    "django-reliable-outbox": "outbox:ReliableOutbox",
+    "deadletter-relay": "outbox:Beside",
+    "deadletter-no-relay": "outbox:BesideNothing",
 }
+#: Those that are measured with `--outbox` only, in the order of its tables.
+OUTBOX = (
+    "outbox-insert",
+    "publisher-quorum",
+    "publisher-plain",
+    "outbox-quorum",
+    "publisher-classic",
+    "outbox-classic",
+    "publisher-redis",
+    "outbox-redis",
+    "django-outbox-pattern",
+    "django-reliable-outbox",
+    "deadletter-relay",
+    "deadletter-no-relay",
+)
 
 
 def load(name: str) -> System:

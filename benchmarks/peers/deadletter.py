@@ -22,6 +22,7 @@ class Deadletter(System):
     settings = "`manage.py run_worker`, no options"
     rates = {"send-one": 1_000, "send-many": 30_000, "drain": 15_000}
     chunk = 10_000
+    measures = (*System.measures, "beside")
     left_sql = LEFT
     packages = ("django", "psycopg")
 

@@ -428,12 +428,17 @@ class Relay(threading.Thread):
 
     def _event(self, row: OutboxRow) -> CloudEvent:
         """Return a row as an event. Raises: TypeError or ValueError, if the row is damaged."""
-        headers = {} if row.headers is None else json.loads(row.headers)
-        if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
-            raise TypeError("the headers are no object of texts")
         if row.payload is None:
             raise TypeError("there is no payload")
-        trace = {name: headers.pop(name, None) for name in tracing.FIELDS}
+        headers: Any = {}
+        trace: dict[str, str | None] = {}
+        if row.headers is not None:
+            headers = json.loads(row.headers)
+            if not isinstance(headers, dict) or not all(
+                isinstance(text, str) for text in headers.values()
+            ):
+                raise TypeError("the headers are no object of texts")
+            trace = {name: headers.pop(name, None) for name in tracing.FIELDS}
         return CloudEvent(
             id=str(row.id),
             topic=row.topic,

@@ -319,9 +319,8 @@ class RabbitMQ(Transport):
             if name != "datacontenttype":
                 headers[PREFIX + name] = text
         try:
-            size = sum(
-                _encoded_size(name) + _encoded_size(text) + 6 for name, text in headers.items()
-            )
+            # All at once: encoding each took a fifth of this method's time.
+            size = len("".join((*headers, *headers.values())).encode()) + 6 * len(headers)
         except UnicodeEncodeError as error:
             # py-amqp would raise it for the whole batch, each time.
             return BrokerRefusal.invalid(
@@ -331,7 +330,8 @@ class RabbitMQ(Transport):
             return BrokerRefusal.invalid(
                 f"the headers have {size} bytes; a frame of AMQP takes {frame_max}"
             )
-        if any(_is_long(name) for name in headers):
+        # The names of the attributes are ours, and short.
+        if any(map(_is_long, event.headers)):
             return BrokerRefusal.invalid(f"the name of a header has more than {SHORT} bytes")
         return amqp.Message(
             body,
@@ -491,11 +491,6 @@ def _tls_arguments(tls: TLSOptions, host: str) -> dict[str, Any]:
 
 def _is_long(text: str) -> bool:
     return len(text) * 4 > SHORT and _size(text) > SHORT
-
-
-def _encoded_size(text: str) -> int:
-    """Raises: UnicodeEncodeError."""
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def _size(text: str) -> int:

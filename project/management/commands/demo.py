@@ -16,7 +16,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
 from project.processes import ProcessEnded, Processes, Stopped, processes, say
-from project.traffic import send_opening, send_something
+from project.traffic import (
+    TOPICS,
+    publish_opening,
+    publish_something,
+    send_opening,
+    send_something,
+)
 
 HOST = "127.0.0.1"
 
@@ -70,6 +76,10 @@ def run(group: Processes, port: int, log: IO[str] | None) -> None:
     send_opening()
     group.wait(0)
 
+    has_broker = "BROKERS" in settings.DEADLETTER
+    if has_broker:
+        group.start_shown("events", "project.consumer", *TOPICS)
+        publish_opening()
     group.start("worker", "run_worker", stop_with=signal.SIGTERM)
     # --insecure serves the static files with DEBUG off, so that the demonstration shows what
     # production shows: no debug pages, and no list of queries that grows for ever.
@@ -84,11 +94,16 @@ def run(group: Processes, port: int, log: IO[str] | None) -> None:
     say("demo", f"Password  {password}")
     if log is not None:
         say("demo", f"What the worker and the site say is in {Path(log.name).name}.")
+    if has_broker:
+        say("demo", "What arrives at the broker follows; the brokers are in the admin:")
+        say("demo", f"http://{HOST}:{port}/admin/deadletter/brokerstatus/")
     say("demo", "Ctrl-C ends it all.")
     say("demo", "")
     while True:
         group.wait(TRICKLE)
         send_something()
+        if has_broker:
+            publish_something()
 
 
 def reset_admin() -> str:
