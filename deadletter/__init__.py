@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         publish,
         publish_many,
     )
+    from .schedules import schedule
     from .worker.registry import handler
 
 __version__ = "0.1.0"
@@ -104,6 +105,7 @@ __all__ = [
     "publish",
     "publish_many",
     "raise_event",
+    "schedule",
     "send",
     "send_many",
     "start",
@@ -118,6 +120,7 @@ _LATE = {
     "send": "lifecycle.enqueue",
     "send_many": "lifecycle.enqueue",
     "handler": "worker.registry",
+    "schedule": "schedules",
     "OutgoingEvent": "lifecycle.outbox",
     "apublish": "lifecycle.outbox",
     "apublish_many": "lifecycle.outbox",

@@ -17,6 +17,7 @@ from .durations import as_timedelta
 from .outbox.brokers import Broker, read_brokers
 from .payload import SIZE_LIMIT
 from .status import FailureReason
+from .text import short_repr
 
 #: Names of queues and messages: no white space, quotes, control characters, or SQL.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,199}")
@@ -76,6 +77,8 @@ class Settings:
     brokers: Mapping[str, Broker] = field(default_factory=dict)
     #: How long the inbox remembers handled messages; None: for ever.
     inbox_kept: timedelta | None = timedelta(days=7)
+    #: Schedules created by `migrate` when missing: {name: {option: value}}.
+    schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -150,6 +153,17 @@ def _queues(value: Any) -> Mapping[str, Mapping[str, Any]]:
             raise ValueError(f"{name!r} is not a queue name (letters, digits and _.:/@+-)")
         if not isinstance(policy, Mapping):
             raise TypeError(f"queue {name!r}: expected a dict of fields, got {policy!r}")
+    return value
+
+
+def _schedules(value: Any) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(value, Mapping):
+        raise TypeError("expected a dict of schedule names")
+    for name, options in value.items():
+        if not isinstance(name, str) or not 0 < len(name) <= 200:
+            raise ValueError(f"{short_repr(name)} is not a name of 1 to 200 characters")
+        if not isinstance(options, Mapping):
+            raise TypeError(f"schedule {name!r}: expected a dict, got {short_repr(options)}")
     return value
 
 
@@ -254,6 +268,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "BROKERS": read_brokers,
     "INBOX_KEPT": _inbox_kept,
     "ALERTS": read_alerts,
+    "SCHEDULES": _schedules,
 }
 _HINTS = {
     "QUEUES": 'for example {"mail": {"max_attempts": 3, "backoff_base": 10}}',
@@ -277,6 +292,8 @@ _HINTS = {
     "INBOX_KEPT": 'for example "7d" or timedelta(days=7); None to keep all',
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
+    "SCHEDULES": 'for example {"report": {"cron": "0 3 * * *", "message": "shop.report"}}; '
+    "see docs/schedules.md",
 }
 
 

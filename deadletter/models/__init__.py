@@ -20,6 +20,7 @@ from .poison import PoisonRecord, is_moved
 from .primary import primary_alias
 from .queue import OnPoison, Queue, StreamPolicy
 from .result import Result, ResultOutcome
+from .schedule import MissedRuns, Overlap, RunOutcome, Schedule, ScheduleRun, Sends
 from .worker import Breaker, WorkerDeath, WorkerProcess
 
 __all__ = [
@@ -41,14 +42,20 @@ __all__ = [
     "InstanceStatus",
     "Kind",
     "Message",
+    "MissedRuns",
     "OnPoison",
     "OutboxLane",
     "OutboxMessage",
     "OutboxRelay",
+    "Overlap",
     "PoisonRecord",
     "Queue",
     "Result",
     "ResultOutcome",
+    "RunOutcome",
+    "Schedule",
+    "ScheduleRun",
+    "Sends",
     "Span",
     "State",
     "StreamPolicy",

@@ -23,6 +23,11 @@ class Act(models.TextChoices):
     EXPORT = "export", _("export poison")
     CANCEL = "cancel", _("cancel an instance")
     IMPORT = "import", _("import messages")
+    EDIT_SCHEDULE = "edit_schedule", _("change a schedule")
+    PAUSE_SCHEDULE = "pause_schedule", _("pause a schedule")
+    RESUME_SCHEDULE = "resume_schedule", _("resume a schedule")
+    RUN_SCHEDULE = "run_schedule", _("run a schedule now")
+    SYNC_SCHEDULES = "sync_schedules", _("synchronise schedules")
 
 
 class AuditEntry(models.Model):

@@ -24,6 +24,7 @@ from ..lifecycle.internal_queue import PREFIX
 from ..models import Kind
 from ..payload import accept
 from ..payload_types import PayloadType
+from ..schedules import handler_names
 from ..status import FailureReason
 from ..tasks import lookup
 
@@ -299,6 +300,9 @@ def handler(
                 payload=typed,
             )
         )
+        names = handler_names.setdefault(function, [])
+        if name not in names:
+            names.append(name)
         return function
 
     return register
