@@ -300,6 +300,8 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "breaker_opened": ((), ()),
     "unserved_queue": ((), ("after", "queue")),
     "stuck_instance": ((), ()),
+    "schedule_failed": ((), ()),
+    "schedule_overdue": ((), ("after",)),
 }
 _OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "queue": _queue,

@@ -1,8 +1,8 @@
 """
 The conditions of the rules, except new groups: each function yields what holds now.
 
-Dead letters (rate, depth, halted streams), messages that wait (age, no worker), workers, breakers
-and stuck instances.
+Dead letters (rate, depth, halted streams), messages that wait (age, no worker), workers, breakers,
+stuck instances and schedules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.db.models import Count, F, Max, Min
 from ..alert_rules import Rule
 from ..lifecycle.internal_queue import PREFIX, QUEUE
 from ..lifecycle.levels import oldest_waiting
-from ..models import Alert, Breaker, Instance, WorkerProcess
+from ..models import Alert, Breaker, Instance, Schedule, WorkerProcess
 from ..text import storable_text
 from .context import (
     COUNTED,
@@ -47,6 +47,8 @@ def observe(context: AlertContext) -> Iterator[Observation]:
     yield from lost_workers(context)
     yield from open_breakers(context)
     yield from stuck_instances(context)
+    yield from failing_schedules(context)
+    yield from overdue_schedules(context)
 
 
 def poison_rates(context: AlertContext) -> Iterator[Observation]:
@@ -258,5 +260,44 @@ def stuck_instances(context: AlertContext) -> Iterator[Observation]:
             detail={
                 "name": flow["name"],
                 "instances": list(ids.values_list("pk", flat=True)[:NAMED]),
+            },
+        )
+
+
+def failing_schedules(context: AlertContext) -> Iterator[Observation]:
+    """Find schedules that cannot fire: one alert for each. A paused one is not tried."""
+    kind = Alert.Rule.SCHEDULE_FAILED.value
+    if not context.policy.of_kind(kind):
+        return
+    rows = Schedule.objects.using(context.using).failing().filter(due_at__isnull=False)
+    for schedule in rows.without_bodies().order_by("failing_since", "id")[:MOST]:
+        yield Observation(
+            rule=kind,
+            subject=schedule.name,
+            since=schedule.failing_since or context.now,
+            last_at=context.now,
+            detail={"name": schedule.name},
+            error=storable_text(schedule.last_error, limit=SAMPLE),
+        )
+
+
+def overdue_schedules(context: AlertContext) -> Iterator[Observation]:
+    """Find out whether schedules are due for longer than allowed: no worker fires them."""
+    kind = Alert.Rule.SCHEDULE_OVERDUE.value
+    for rule in context.policy.of_kind(kind):
+        rows = Schedule.objects.using(context.using).due(context.now - rule.after)
+        first = rows.without_bodies().first()
+        if first is None or first.due_at is None:
+            continue
+        yield Observation(
+            rule=kind,
+            subject="",
+            since=first.due_at,
+            last_at=context.now,
+            count=rows.values("pk")[: COUNTED + 1].count(),
+            detail={
+                "name": first.name,
+                "after": rule.after.total_seconds(),
+                "seconds": (context.now - first.due_at).total_seconds(),
             },
         )

@@ -209,6 +209,8 @@ def page_of(alert: Alert) -> tuple[str, dict[str, str]]:
         return "breaker_changelist", {"q": subject}
     if rule == Alert.Rule.STUCK_INSTANCE:
         return "instance_changelist", {"status": "stuck", "name": subject}
+    if rule in (Alert.Rule.SCHEDULE_FAILED, Alert.Rule.SCHEDULE_OVERDUE):
+        return "schedule_changelist", {"q": subject} if subject else {}
     return "queue_changelist", {}
 
 
@@ -331,6 +333,12 @@ _TITLES: dict[str, Any] = {
     "stuck_instance": lambda alert: ngettext(
         "%(name)s: %(count)s instance is stuck",
         "%(name)s: %(count)s instances are stuck",
+        alert["count"],
+    ),
+    "schedule_failed": lambda _: gettext("schedule %(name)s cannot fire"),
+    "schedule_overdue": lambda alert: ngettext(
+        "%(count)s schedule is due and no worker fires it, for %(age)s so far",
+        "%(count)s schedules are due and no worker fires them, for %(age)s so far",
         alert["count"],
     ),
 }

@@ -58,6 +58,7 @@ from .queues import (
 from .redaction import redact, redact_history
 from .results import ResultFilter, get_result, list_results
 from .schedules import (
+    ScheduleDifference,
     compare_schedules,
     create_schedule,
     delete_schedule,
@@ -91,6 +92,7 @@ __all__ = [
     "Removal",
     "ResultFilter",
     "Retrial",
+    "ScheduleDifference",
     "Stats",
     "Total",
     "cancel",
