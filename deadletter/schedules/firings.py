@@ -89,7 +89,10 @@ def seconds_until_due(*, using: str | None = None) -> float | None:
 
 def fire_due(*, using: str | None = None, limit: int = BATCH) -> Firings:
     """Fire up to `limit` due schedules in one transaction, the longest overdue first."""
-    return in_transaction(lambda tx: _fire_some(tx, limit), using=using, wait=SHORT_WAIT)
+    done = in_transaction(lambda tx: _fire_some(tx, limit), using=using, wait=SHORT_WAIT)
+    if done.schedules:
+        crash_points.reach("schedule.fired")
+    return done
 
 
 def _fire_some(tx: Transaction, limit: int) -> Firings:

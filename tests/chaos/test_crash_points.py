@@ -47,9 +47,11 @@ OF_AN_OPERATOR = {"retry.restored": "retry", "remove.deleted": "remove"}
 OF_THE_OUTBOX = [
     point for point in crash_points.POINTS if point.startswith(("publish", "relay.", "outbox."))
 ]
+#: tests/schedules/test_processes.py.
+OF_SCHEDULES = [point for point in crash_points.POINTS if point.startswith("schedule.")]
 OF_A_WORKER = sorted(
     crash_points.POINTS.keys()
-    - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys(), *OF_THE_OUTBOX}
+    - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys(), *OF_THE_OUTBOX, *OF_SCHEDULES}
 )
 
 #: Deaths at a point that nothing gets past, before it is repaired.

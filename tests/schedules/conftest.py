@@ -9,6 +9,7 @@ import pytest
 from deadletter import operations
 from deadletter.models import Schedule
 from deadletter.schedules import fire_due
+from tests.worker.conftest import server, site  # noqa: F401 - fixtures
 
 #: A Monday.
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
