@@ -7,8 +7,8 @@ in UTC; only cron expressions know a time zone. cronsim reads them; it is import
 
 from __future__ import annotations
 
+import hashlib
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -104,7 +104,10 @@ class Timetable:
             begin = self.start or self.anchor or moment
             if moment < begin:
                 return begin
-            return begin + ((moment - begin) // self.interval + 1) * self.interval
+            try:
+                return begin + ((moment - begin) // self.interval + 1) * self.interval
+            except OverflowError:  # the end of the calendar
+                return None
         return next_of_cron(self.cron, self.time_zone, moment)
 
 
@@ -181,7 +184,9 @@ def offset(name: str, moment: datetime, jitter: timedelta) -> timedelta:
     if milliseconds <= 0:
         return timedelta(0)
     text = f"{name} {moment.astimezone(UTC).isoformat()}"
-    return timedelta(milliseconds=zlib.crc32(text.encode()) % (milliseconds + 1))
+    # Not a checksum, whose values are close together for texts that are.
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+    return timedelta(milliseconds=number % (milliseconds + 1))
 
 
 def _simulate(cron: str, start: datetime) -> Iterator[datetime]:

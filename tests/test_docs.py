@@ -28,6 +28,8 @@ from deadletter.models import (
     PoisonRecord,
     Queue,
     Result,
+    Schedule,
+    ScheduleRun,
     StreamPolicy,
 )
 from deadletter.tasks import frameworks, lookup
@@ -323,6 +325,7 @@ def test_every_index_is_described_in_the_architecture() -> None:
     listed = {name for row in table(page, "index") for name in names(row[0])}
     outbox = (OutboxMessage, OutboxLane, OutboxRelay, InboxMessage)
     models = (Message, PoisonRecord, Result, Count, Instance, InstanceEvent, AuditEntry, *outbox)
+    models = (*models, Schedule, ScheduleRun)
     real = {index.name for model in models for index in model._meta.indexes}
     unique = {c.name for m in models for c in m._meta.constraints if hasattr(c, "fields")}
 

@@ -285,7 +285,8 @@ def overdue_schedules(context: AlertContext) -> Iterator[Observation]:
     """Find out whether schedules are due for longer than allowed: no worker fires them."""
     kind = Alert.Rule.SCHEDULE_OVERDUE.value
     for rule in context.policy.of_kind(kind):
-        rows = Schedule.objects.using(context.using).due(context.now - rule.after)
+        late = Schedule.objects.using(context.using).filter(due_at__lt=context.now - rule.after)
+        rows = late.order_by("due_at", "id")
         first = rows.without_bodies().first()
         if first is None or first.due_at is None:
             continue

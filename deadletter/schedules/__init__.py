@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .declarations import (
     Declaration,
-    Declarations,
+    DeclaredSchedules,
     describe_problem,
     handler_names,
     read_declarations,
@@ -27,7 +27,7 @@ __all__ = [
     "NAME_HEADER",
     "CannotFire",
     "Declaration",
-    "Declarations",
+    "DeclaredSchedules",
     "Firings",
     "RowChanges",
     "check",

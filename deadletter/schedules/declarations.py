@@ -1,5 +1,5 @@
 """
-Declarations: the schedules that the settings and `@schedule` name, and the rows made from them.
+DeclaredSchedules: the schedules that the settings and `@schedule` name, and the rows made from them.
 
 `migrate` creates the rows; from then on a row is the truth, and `operations.sync_schedules` brings
 row and declaration together.
@@ -67,7 +67,7 @@ class Declaration:
 
 
 @dataclass(frozen=True)
-class Declarations:
+class DeclaredSchedules:
     """All declarations, valid or not."""
 
     every: list[Declaration]
@@ -109,7 +109,7 @@ def schedule(
     return declare
 
 
-def read_declarations(*, import_modules: bool = True) -> Declarations:
+def read_declarations(*, import_modules: bool = True) -> DeclaredSchedules:
     """Return the declarations; the modules of handlers and tasks are imported first."""
     unreadable = list(_unreadable_modules()) if import_modules else []
     found: dict[str, Declaration] = {}
@@ -119,7 +119,7 @@ def read_declarations(*, import_modules: bool = True) -> Declarations:
             problem = f"declared twice: {other.where} and {item.where}"
             item = Declaration(item.name, item.where, problem=problem)
         found[item.name] = item
-    return Declarations(list(found.values()), unreadable)
+    return DeclaredSchedules(list(found.values()), unreadable)
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:

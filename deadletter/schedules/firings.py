@@ -218,17 +218,24 @@ def _send(tx: Transaction, schedule: Schedule, run: ScheduleRun, now: datetime) 
             schedule.run_count += 1
         else:
             run.why = f"message {stored.message.pk} has the key"
-    is_sent = run.outcome == RunOutcome.SENT
-    event(
-        logging.DEBUG if is_sent else logging.INFO,
-        "schedule_fired" if is_sent else "schedule_skipped",
-        "schedule {schedule}: message {id} sent for {moment}"
-        if is_sent
-        else "schedule {schedule}: nothing sent for {moment}: {why}",
-        schedule=schedule.name,
-        moment=_iso(run.moment),
-        **({"id": run.message_id} if is_sent else {"why": run.why}),
-    )
+    if run.outcome == RunOutcome.SENT:
+        event(
+            logging.DEBUG,
+            "schedule_fired",
+            "schedule {schedule}: message {id} sent for {moment}",
+            schedule=schedule.name,
+            moment=_iso(run.moment),
+            id=run.message_id,
+        )
+    else:
+        event(
+            logging.INFO,
+            "schedule_skipped",
+            "schedule {schedule}: nothing sent for {moment}: {why}",
+            schedule=schedule.name,
+            moment=_iso(run.moment),
+            why=run.why,
+        )
 
 
 def _unfinished_message(tx: Transaction, schedule: Schedule, now: datetime) -> int | None:

@@ -14,7 +14,7 @@ from django.db import router
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
 from ..models import Schedule
-from .declarations import Declaration, Declarations, read_declarations
+from .declarations import Declaration, DeclaredSchedules, read_declarations
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def create_declared_schedules(
     return in_transaction(lambda tx: sync_rows(tx, declared, overwrite=False), using=using)
 
 
-def sync_rows(tx: Transaction, declared: Declarations, *, overwrite: bool) -> RowChanges:
+def sync_rows(tx: Transaction, declared: DeclaredSchedules, *, overwrite: bool) -> RowChanges:
     """
     Create missing rows, mark orphans, and restore those that are declared again.
 

@@ -73,7 +73,7 @@ def scans(crowd: None) -> Iterator[list[str]]:
                 cursor.execute(explain + text, params)
                 plan = [str(row[-1]) for row in cursor.fetchall()]
             for line in plan:
-                scan = "SCAN " if is_sqlite else "Seq Scan on "
+                scan = "SCAN deadletter_" if is_sqlite else "Seq Scan on deadletter_"
                 if scan in line and "USING" not in line:
                     found.append(f"{line}: {text}")
         return execute(text, params, many, context)

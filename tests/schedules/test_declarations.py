@@ -1,4 +1,4 @@
-"""Declarations: of the settings and of `@schedule`; rows are made by `migrate` and then kept."""
+"""DeclaredSchedules: of the settings and of `@schedule`; rows are made by `migrate` and then kept."""
 
 from __future__ import annotations
 
@@ -62,8 +62,10 @@ def test_the_row_is_the_truth_until_it_is_synchronised(declare):
     migrate()
     assert Schedule.objects.get().interval == 2 * HOUR
     assert found("W010") == [
-        'Schedule \'nightly\' is not as declared in DEADLETTER["SCHEDULES"]["nightly"] '
-        "(its row was edited): interval."
+        (
+            'Schedule \'nightly\' is not as declared in DEADLETTER["SCHEDULES"]["nightly"] '
+            "(its row was edited): interval."
+        )
     ]
 
     changes = operations.sync_schedules(by="ann")

@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -169,7 +170,7 @@ def test_the_database_is_away_over_three_firings(site: Site):
         moments = [at for at, *_ in found]
         # The runs and the missed moments that they stand for follow each other without a gap.
         assert moments == sorted(set(moments))
-        for (at, _, count), (following, *_) in zip(found, found[1:], strict=False):
+        for (at, _, count), (following, *_) in pairwise(found):
             assert following == at + timedelta(seconds=2 * count)
         sent = [at for at, outcome, _ in found if outcome == "sent"]
         assert len(sent) == len(messages(site, policy))
