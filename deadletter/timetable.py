@@ -99,9 +99,10 @@ class Timetable:
 
     def _after(self, moment: datetime) -> datetime | None:
         if self.at is not None:
-            return self.at if self.at > moment else None
+            return self.at.astimezone(UTC) if self.at > moment else None
         if self.interval is not None:
-            begin = self.start or self.anchor or moment
+            # In UTC: adding to a local time moves its clock, which is set forward and back.
+            begin = (self.start or self.anchor or moment).astimezone(UTC)
             if moment < begin:
                 return begin
             try:

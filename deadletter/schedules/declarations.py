@@ -1,5 +1,5 @@
 """
-DeclaredSchedules: the schedules that the settings and `@schedule` name, and the rows made from them.
+Declarations: the schedules that the settings and `@schedule` name, and the rows made from them.
 
 `migrate` creates the rows; from then on a row is the truth, and `operations.sync_schedules` brings
 row and declaration together.

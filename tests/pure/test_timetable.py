@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -74,6 +75,15 @@ def test_intervals_are_real_time_from_their_anchor():
     assert day.first(2, anchor) == [anchor + timedelta(days=1), anchor + timedelta(days=2)]
     assert day.after(anchor + timedelta(days=1000, hours=5)) == anchor + timedelta(days=1001)
     assert day.after(anchor - HOUR) == anchor
+
+
+def test_intervals_from_a_local_time_are_real_time_as_well():
+    times = Timetable(interval=HOUR, start=SPRING)
+
+    found = times.first(6, SPRING)
+
+    assert [b - a for a, b in pairwise(found)] == [HOUR] * 5
+    assert found[0].tzinfo is UTC
 
 
 def test_start_and_end_may_be_moments():

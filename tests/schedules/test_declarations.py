@@ -1,4 +1,4 @@
-"""DeclaredSchedules: of the settings and of `@schedule`; rows are made by `migrate` and then kept."""
+"""Declarations: of the settings and of `@schedule`; rows are made by `migrate` and then kept."""
 
 from __future__ import annotations
 
