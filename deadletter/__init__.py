@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         publish_many,
     )
     from .lifecycle.publications import Publication
+    from .schedules import schedule
     from .worker.registry import handler
 
 __version__ = "0.1.0"
@@ -106,6 +107,7 @@ __all__ = [
     "publish",
     "publish_many",
     "raise_event",
+    "schedule",
     "send",
     "send_many",
     "start",
@@ -120,6 +122,7 @@ _LATE = {
     "send": "lifecycle.enqueue",
     "send_many": "lifecycle.enqueue",
     "handler": "worker.registry",
+    "schedule": "schedules",
     "OutgoingEvent": "lifecycle.outbox",
     "Publication": "lifecycle.publications",
     "apublish": "lifecycle.outbox",

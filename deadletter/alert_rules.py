@@ -302,6 +302,8 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "stuck_instance": ((), ()),
     "outbox_age": (("after",), ()),
     "broker_unavailable": ((), ("after",)),
+    "schedule_failed": ((), ()),
+    "schedule_overdue": ((), ("after",)),
 }
 _OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "queue": _queue,

@@ -26,6 +26,8 @@ class DeadletterConfig(AppConfig):
         from .tasks import frameworks
 
         post_migrate.connect(_create_declared_queues, sender=self)
+        # After the queues: receivers are called in the order in which they were connected.
+        post_migrate.connect(_create_declared_schedules, sender=self)
         enqueue.on_names_sent = _check_names
         payload_types.register_checker("task", _check_arguments)
         if frameworks.is_available():
@@ -42,6 +44,14 @@ def _create_declared_queues(**kwargs: Any) -> None:
     from .operations.declared_queues import create_declared_queues
 
     create_declared_queues(**kwargs)
+
+
+def _create_declared_schedules(**kwargs: Any) -> None:
+    """Create the schedules of the settings and the code after `migrate` and `flush`."""
+    # Imported when it is needed, as above.
+    from .schedules import create_declared_schedules
+
+    create_declared_schedules(**kwargs)
 
 
 def _check_arguments(path: str, payload: Any) -> None:

@@ -18,13 +18,14 @@ from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils.module_loading import module_has_submodule
 
-from . import clock, conf, payload_types
+from . import clock, conf, payload_types, schedules, timetable
 from .alerts import mail
 from .descriptions import describe
 from .exceptions import TwoHandlers
 from .logs import event
-from .models import Message, OnPoison, Queue, StreamPolicy, WorkerProcess, primary_alias
+from .models import Message, OnPoison, Queue, Schedule, StreamPolicy, WorkerProcess, primary_alias
 from .models.queue import with_destination
+from .operations import ScheduleDifference, compare_schedules
 from .tasks import frameworks, lookup
 
 _IDS = {"type": "deadletter.E001", "unknown": "deadletter.E002", "value": "deadletter.E003"}
@@ -268,6 +269,23 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
     return found
 
 
+@register()
+def check_schedules(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Check the declared schedules, of the settings and of `@schedule`, without a query."""
+    if conf.problems():
+        return []  # reported by check_settings
+    declared = schedules.read_declarations()
+    return [
+        Error(
+            f"{item.where}: {item.problem}",
+            hint="See docs/schedules.md for the options of a schedule.",
+            id="deadletter.E018",
+        )
+        for item in declared.every
+        if item.problem
+    ]
+
+
 @register(Tags.database)
 def check_databases(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
@@ -280,7 +298,54 @@ def check_databases(
                 found += _check_options(alias)
             if not any(message.level >= ERROR for message in found):
                 found += _check_task_queues(alias)
+                found += _check_schedule_rows(alias)
     return found
+
+
+def _check_schedule_rows(alias: str) -> list[CheckMessage]:
+    """Report schedules whose rows and declarations differ, and rows that cannot be read here."""
+    try:
+        with transaction.atomic(using=alias):
+            differences = compare_schedules(using=alias)
+            rows = Schedule.objects.using(alias).exclude(cron="").order_by("name")
+            cron = [] if timetable.is_cron_available() else rows.values_list("name", flat=True)[:5]
+            names = list(cron)
+    except DatabaseError:
+        return []  # before the first migration
+    found: list[CheckMessage] = [_difference_warning(item, alias) for item in differences]
+    if names:
+        text = ", ".join(names)
+        found.append(
+            Error(
+                f"Cron expressions need the package cronsim, which is not installed: {text}.",
+                hint=f"{timetable.REQUIREMENT}. Schedules with an interval need no package.",
+                id="deadletter.E019",
+            )
+        )
+    return found
+
+
+def _difference_warning(item: ScheduleDifference, alias: str) -> Warning:
+    sync = '"manage.py deadletter schedules sync"'
+    if item.is_missing:
+        return Warning(
+            f"Schedule {item.name!r} is declared, but database {alias!r} has no row of it.",
+            hint='Run "manage.py migrate", which creates it.',
+            id="deadletter.W008",
+        )
+    if item.is_orphaned:
+        return Warning(
+            f"Schedule {item.name!r} is no longer declared; it does not fire.",
+            hint="Delete its row, or declare it again.",
+            id="deadletter.W009",
+        )
+    why = "its declaration has changed" if item.is_declaration_new else "its row was edited"
+    return Warning(
+        f"Schedule {item.name!r} is not as declared in {item.where} ({why}): "
+        f"{', '.join(item.fields)}.",
+        hint=f"The row applies. {sync} gives it the values of the declaration.",
+        id="deadletter.W010",
+    )
 
 
 def _check_task_queues(alias: str) -> list[CheckMessage]:

@@ -17,6 +17,7 @@ from .durations import as_timedelta
 from .outbox.brokers import Broker, read_brokers, read_kept
 from .payload import SIZE_LIMIT
 from .status import FailureReason
+from .text import short_repr
 
 #: Names of queues and messages: no white space, quotes, control characters, or SQL.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,199}")
@@ -78,6 +79,8 @@ class Settings:
     inbox_kept: timedelta | None = timedelta(days=7)
     #: How long messages are kept that a broker has confirmed; 0: not at all, None: for ever.
     outbox_kept: timedelta | None = timedelta(0)
+    #: Schedules created by `migrate` when missing: {name: {option: value}}.
+    schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -152,6 +155,17 @@ def _queues(value: Any) -> Mapping[str, Mapping[str, Any]]:
             raise ValueError(f"{name!r} is not a queue name (letters, digits and _.:/@+-)")
         if not isinstance(policy, Mapping):
             raise TypeError(f"queue {name!r}: expected a dict of fields, got {policy!r}")
+    return value
+
+
+def _schedules(value: Any) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(value, Mapping):
+        raise TypeError("expected a dict of schedule names")
+    for name, options in value.items():
+        if not isinstance(name, str) or not 0 < len(name) <= 200:
+            raise ValueError(f"{short_repr(name)} is not a name of 1 to 200 characters")
+        if not isinstance(options, Mapping):
+            raise TypeError(f"schedule {name!r}: expected a dict, got {short_repr(options)}")
     return value
 
 
@@ -261,6 +275,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "INBOX_KEPT": _inbox_kept,
     "OUTBOX_KEPT": _outbox_kept,
     "ALERTS": read_alerts,
+    "SCHEDULES": _schedules,
 }
 _HINTS = {
     "QUEUES": 'for example {"mail": {"max_attempts": 3, "backoff_base": 10}}',
@@ -285,6 +300,8 @@ _HINTS = {
     "OUTBOX_KEPT": 'for example "3d" or timedelta(days=3); "never" to keep none, None to keep all',
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
+    "SCHEDULES": 'for example {"report": {"cron": "0 3 * * *", "message": "shop.report"}}; '
+    "see docs/schedules.md",
 }
 
 

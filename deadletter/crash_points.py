@@ -46,6 +46,10 @@ POINTS = {
     "outbox.deleted": "confirmed messages are deleted, refused ones are not written",
     "outbox.quarantined": "a poison record is written, its message is still in the outbox",
     "outbox.settled": "a batch is settled, nothing is committed",
+    "schedule.firing": "due schedules are locked, nothing is written",
+    "schedule.sent": "the message of a moment is stored, the moment is not recorded",
+    "schedule.recorded": "message, moment and next moment are written, nothing is committed",
+    "schedule.fired": "due schedules are fired and committed",
     "supervisor.freeing": "a child is dead, what it held is not freed",
     "supervisor.freed": "what a dead child held is freed, the ledger still says it is not",
 }

@@ -71,6 +71,14 @@ class UnknownQueue(MessageRejected):
         )
 
 
+class UnknownSchedule(DeadletterError, LookupError):
+    """There is no schedule of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no schedule {short_repr(name)}")
+        self.name = name
+
+
 class InstanceRunning(MessageRejected):
     """An instance of that id is running; nothing was started."""
 

@@ -30,6 +30,8 @@ from deadletter.models import (
     PublishedMessage,
     Queue,
     Result,
+    Schedule,
+    ScheduleRun,
     StreamPolicy,
 )
 from deadletter.tasks import frameworks, lookup
@@ -332,6 +334,7 @@ def test_every_index_is_described_in_the_architecture() -> None:
         InboxMessage,
     )
     models = (Message, PoisonRecord, Result, Count, Instance, InstanceEvent, AuditEntry, *outbox)
+    models = (*models, Schedule, ScheduleRun)
     real = {index.name for model in models for index in model._meta.indexes}
     unique = {c.name for m in models for c in m._meta.constraints if hasattr(c, "fields")}
 

@@ -2,7 +2,7 @@
 The conditions of the rules, except new groups: each function yields what holds now.
 
 Dead letters (rate, depth, halted streams), messages that wait (age, no worker), workers, breakers,
-stuck instances, the outbox and its brokers.
+stuck instances, schedules, the outbox and its brokers.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..models import (
     OutboxMessage,
     OutboxPause,
     OutboxRelay,
+    Schedule,
     WorkerProcess,
 )
 from ..text import storable_text
@@ -60,6 +61,8 @@ def observe(context: AlertContext) -> Iterator[Observation]:
     yield from stuck_instances(context)
     yield from old_events(context)
     yield from unavailable_brokers(context)
+    yield from failing_schedules(context)
+    yield from overdue_schedules(context)
 
 
 def poison_rates(context: AlertContext) -> Iterator[Observation]:
@@ -329,5 +332,45 @@ def stuck_instances(context: AlertContext) -> Iterator[Observation]:
             detail={
                 "name": flow["name"],
                 "instances": list(ids.values_list("pk", flat=True)[:NAMED]),
+            },
+        )
+
+
+def failing_schedules(context: AlertContext) -> Iterator[Observation]:
+    """Find schedules that cannot fire: one alert for each. A paused one is not tried."""
+    kind = Alert.Rule.SCHEDULE_FAILED.value
+    if not context.policy.of_kind(kind):
+        return
+    rows = Schedule.objects.using(context.using).failing().filter(due_at__isnull=False)
+    for schedule in rows.without_bodies().order_by("failing_since", "id")[:MOST]:
+        yield Observation(
+            rule=kind,
+            subject=schedule.name,
+            since=schedule.failing_since or context.now,
+            last_at=context.now,
+            detail={"name": schedule.name},
+            error=storable_text(schedule.last_error, limit=SAMPLE),
+        )
+
+
+def overdue_schedules(context: AlertContext) -> Iterator[Observation]:
+    """Find out whether schedules are due for longer than allowed: no worker fires them."""
+    kind = Alert.Rule.SCHEDULE_OVERDUE.value
+    for rule in context.policy.of_kind(kind):
+        late = Schedule.objects.using(context.using).filter(due_at__lt=context.now - rule.after)
+        rows = late.order_by("due_at", "id")
+        first = rows.without_bodies().first()
+        if first is None or first.due_at is None:
+            continue
+        yield Observation(
+            rule=kind,
+            subject="",
+            since=first.due_at,
+            last_at=context.now,
+            count=rows.values("pk")[: COUNTED + 1].count(),
+            detail={
+                "name": first.name,
+                "after": rule.after.total_seconds(),
+                "seconds": (context.now - first.due_at).total_seconds(),
             },
         )

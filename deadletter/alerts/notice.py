@@ -211,6 +211,8 @@ def page_of(alert: Alert) -> tuple[str, dict[str, str]]:
         return "instance_changelist", {"status": "stuck", "name": subject}
     if rule in (Alert.Rule.OUTBOX_AGE, Alert.Rule.BROKER_UNAVAILABLE):
         return "brokerstatus_changelist", {"q": subject}
+    if rule in (Alert.Rule.SCHEDULE_FAILED, Alert.Rule.SCHEDULE_OVERDUE):
+        return "schedule_changelist", {"q": subject} if subject else {}
     return "queue_changelist", {}
 
 
@@ -339,6 +341,12 @@ _TITLES: dict[str, Any] = {
     "broker_unavailable": lambda alert: ngettext(
         "broker %(name)s has accepted nothing for %(age)s; %(count)s message waits",
         "broker %(name)s has accepted nothing for %(age)s; %(count)s messages wait",
+        alert["count"],
+    ),
+    "schedule_failed": lambda _: gettext("schedule %(name)s cannot fire"),
+    "schedule_overdue": lambda alert: ngettext(
+        "%(count)s schedule is due and no worker fires it, for %(age)s so far",
+        "%(count)s schedules are due and no worker fires them, for %(age)s so far",
         alert["count"],
     ),
 }

@@ -105,7 +105,7 @@ def store_message(
             if settings.DEBUG and kind == _MESSAGE:
                 on_names_sent([item.name])
             return StoredMessage(_row(item, values, rows[0], alias), True)
-        target = _queue(queue, alias)
+        target = find_queue(queue, alias)
         taken = item.key and Message.objects.using(alias).filter(queue=target, key=item.key).first()
         if taken:
             if kind == TASK:
@@ -148,7 +148,7 @@ def store_messages(
     alias = primary_alias(using)
 
     def work(tx: Transaction) -> StoredMessages:
-        insert = BulkInsert(alias, lambda: _queue(queue, alias))
+        insert = BulkInsert(alias, lambda: find_queue(queue, alias))
         ids = insert.insert(rows)
         if kind == TASK:
             holders = sorted(set(ids) - insert.inserted)
@@ -292,7 +292,7 @@ def _duration(field: str, value: Any, *, at_least: timedelta = _NOTHING) -> time
     return duration
 
 
-def _queue(name: str, alias: str) -> Queue:
+def find_queue(name: str, alias: str) -> Queue:
     found = Queue.objects.using(alias).filter(name=name).first()
     if found is None:
         raise UnknownQueue(name, Queue.objects.using(alias).values_list("name", flat=True))

@@ -27,6 +27,7 @@ from .poison import PoisonRecord, is_moved
 from .primary import primary_alias
 from .queue import OnPoison, Queue, StreamPolicy
 from .result import Result, ResultOutcome
+from .schedule import MissedRuns, Overlap, RunOutcome, Schedule, ScheduleRun, Sends
 from .worker import Breaker, WorkerDeath, WorkerProcess
 
 __all__ = [
@@ -48,16 +49,22 @@ __all__ = [
     "InstanceStatus",
     "Kind",
     "Message",
+    "MissedRuns",
     "OnPoison",
     "OutboxLane",
     "OutboxMessage",
     "OutboxPause",
     "OutboxRelay",
+    "Overlap",
     "PoisonRecord",
     "PublishedMessage",
     "Queue",
     "Result",
     "ResultOutcome",
+    "RunOutcome",
+    "Schedule",
+    "ScheduleRun",
+    "Sends",
     "Span",
     "State",
     "StreamPolicy",

@@ -30,6 +30,8 @@ class Alert(models.Model):
         STUCK_INSTANCE = "stuck_instance", _("instances are stuck")
         OUTBOX_AGE = "outbox_age", _("a message of the outbox waits too long")
         BROKER_UNAVAILABLE = "broker_unavailable", _("a broker accepts nothing")
+        SCHEDULE_FAILED = "schedule_failed", _("a schedule cannot fire")
+        SCHEDULE_OVERDUE = "schedule_overdue", _("schedules that no worker fires")
 
     key = models.CharField(_("key"), max_length=250)
     rule = models.CharField(_("rule"), max_length=32, choices=Rule.choices)

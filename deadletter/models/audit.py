@@ -26,6 +26,11 @@ class Act(models.TextChoices):
     PAUSE_OUTBOX = "pause_outbox", _("pause a broker or topic")
     RESUME_OUTBOX = "resume_outbox", _("resume a broker or topic")
     PUBLISH_AGAIN = "publish_again", _("publish messages again")
+    EDIT_SCHEDULE = "edit_schedule", _("change a schedule")
+    PAUSE_SCHEDULE = "pause_schedule", _("pause a schedule")
+    RESUME_SCHEDULE = "resume_schedule", _("resume a schedule")
+    RUN_SCHEDULE = "run_schedule", _("run a schedule now")
+    SYNC_SCHEDULES = "sync_schedules", _("synchronise schedules")
 
 
 class AuditEntry(models.Model):

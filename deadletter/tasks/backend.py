@@ -80,7 +80,7 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
 
         self.validate_task(task)
         stored = enqueue.store_message(
-            self._outgoing(task)(args, kwargs),
+            self.outgoing(task)(args, kwargs),
             queue=task.queue_name,
             kind=enqueue.TASK,
             using=self.database,
@@ -97,7 +97,7 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
         from ..lifecycle import enqueue
 
         self.validate_task(task)
-        outgoing = self._outgoing(task)
+        outgoing = self.outgoing(task)
         items = [outgoing(args, kwargs) for args, kwargs in read_calls(calls)]
         stored = enqueue.store_messages(
             items, queue=task.queue_name, kind=enqueue.TASK, using=self.database
@@ -188,7 +188,7 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
                     id="deadletter.E014",
                 )
 
-    def _outgoing(self, task: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], Any]:
+    def outgoing(self, task: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], Any]:
         """
         Return the function that makes the message of a call of the task.
 

@@ -33,6 +33,7 @@ from .options import Options
 from .outages import is_outage
 from .pump import Pump
 from .registry import Registry
+from .scheduler import Scheduler
 
 #: Seconds between two rounds.
 TICK = 1.0
@@ -58,7 +59,7 @@ class ReplaceWorker(Protocol):
 
 
 class Housekeeper(threading.Thread):
-    """Reads queues, sends heartbeats, sweeps, shares breakers, decides alerts, logs summaries."""
+    """Reads queues, sends heartbeats, sweeps, shares breakers, decides alerts, fires schedules."""
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class Housekeeper(threading.Thread):
         self._is_draining = False
         self._stopping = threading.Event()
         self._names: list[str] = []
+        self._scheduler = Scheduler(options.using)
         self._patterns = [name for name in options.queues or () if is_pattern(name)]
         self._counted = (0, 0, 0)
         self._is_introduced = False
@@ -150,6 +152,8 @@ class Housekeeper(threading.Thread):
             self._log_summary()
         if self._is_due("alerts", ALERTS):
             decide_when_due(using=self._options.using)
+        if not self._is_draining:
+            self._scheduler.turn()
 
     def _is_due(self, duty: str, interval: float) -> bool:
         now = monotonic()

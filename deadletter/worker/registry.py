@@ -25,6 +25,7 @@ from ..lifecycle.publications import Publication, read_publication
 from ..models import Kind
 from ..payload import accept
 from ..payload_types import PayloadType
+from ..schedules import handler_names
 from ..status import FailureReason
 from ..tasks import lookup
 
@@ -322,6 +323,9 @@ def handler(
                 publication=publication,
             )
         )
+        names = handler_names.setdefault(function, [])
+        if name not in names:
+            names.append(name)
         return function
 
     return register

@@ -46,6 +46,8 @@ SLOW = {"renew.extended": "slow", "stage.recorded": "recording"}
 OF_THE_SUPERVISOR = ["supervisor.freeing", "supervisor.freed"]
 OF_A_SENDER = ["send.stored", "send_many.stored", "notify.sending"]
 OF_AN_OPERATOR = {"retry.restored": "retry", "remove.deleted": "remove"}
+#: tests/schedules/test_processes.py.
+OF_SCHEDULES = [point for point in crash_points.POINTS if point.startswith("schedule.")]
 OF_A_PUBLISHER = ["publish.stored", "publish_many.stored"]
 OF_A_RELAY = sorted(
     point for point in crash_points.POINTS if point.startswith(("relay.", "outbox."))
@@ -53,6 +55,7 @@ OF_A_RELAY = sorted(
 OF_A_WORKER = sorted(
     crash_points.POINTS.keys()
     - {*OF_THE_SUPERVISOR, *OF_A_SENDER, *OF_AN_OPERATOR.keys(), *OF_A_PUBLISHER, *OF_A_RELAY}
+    - {*OF_SCHEDULES}
 )
 
 #: Deaths at a point that nothing gets past, before it is repaired.

@@ -1,0 +1,44 @@
+"""
+Schedules: messages and tasks that are sent at the moments of a cron expression or an interval.
+
+Reading order: timetable (at the root: the moments), models/schedule, messages (what is sent),
+firings (any worker sends it), declarations (settings and `@schedule`), rows (they become rows).
+What people do to schedules is in operations/schedules.
+"""
+
+from __future__ import annotations
+
+from .declarations import (
+    Declaration,
+    DeclaredSchedules,
+    describe_problem,
+    handler_names,
+    read_declarations,
+    read_options,
+    schedule,
+)
+from .firings import BATCH, Firings, fire_due, seconds_until_due
+from .messages import MOMENT_HEADER, NAME_HEADER, CannotFire, check, send
+from .rows import RowChanges, create_declared_schedules, sync_rows
+
+__all__ = [
+    "BATCH",
+    "MOMENT_HEADER",
+    "NAME_HEADER",
+    "CannotFire",
+    "Declaration",
+    "DeclaredSchedules",
+    "Firings",
+    "RowChanges",
+    "check",
+    "create_declared_schedules",
+    "describe_problem",
+    "fire_due",
+    "handler_names",
+    "read_declarations",
+    "read_options",
+    "schedule",
+    "seconds_until_due",
+    "send",
+    "sync_rows",
+]
