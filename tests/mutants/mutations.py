@@ -2076,7 +2076,7 @@ def _schedules() -> Iterator[Mutation]:
     edits = {
         "fire a moment again": (
             python("schedules/firings.py", "schedule.set_next(due.following)", "pass"),
-            f"{firings}a_moment_is_fired_once",
+            f"{firings}a_moment_sends_one_message_and_is_recorded",
         ),
         "send beside an unfinished message": (
             python(
