@@ -14,7 +14,7 @@ import deadletter.models.schedule
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("deadletter", "0016_outbox"),
+        ("deadletter", "0017_outbox_operation"),
     ]
 
     operations = [
@@ -32,6 +32,8 @@ class Migration(migrations.Migration):
                     ("breaker_opened", "a circuit breaker opened"),
                     ("unserved_queue", "a queue that no worker serves"),
                     ("stuck_instance", "instances are stuck"),
+                    ("outbox_age", "a message of the outbox waits too long"),
+                    ("broker_unavailable", "a broker accepts nothing"),
                     ("schedule_failed", "a schedule cannot fire"),
                     ("schedule_overdue", "schedules that no worker fires"),
                 ],
@@ -57,6 +59,9 @@ class Migration(migrations.Migration):
                     ("export", "export poison"),
                     ("cancel", "cancel an instance"),
                     ("import", "import messages"),
+                    ("pause_outbox", "pause a broker or topic"),
+                    ("resume_outbox", "resume a broker or topic"),
+                    ("publish_again", "publish messages again"),
                     ("edit_schedule", "change a schedule"),
                     ("pause_schedule", "pause a schedule"),
                     ("resume_schedule", "resume a schedule"),
