@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         publish,
         publish_many,
     )
+    from .lifecycle.publications import Publication
     from .worker.registry import handler
 
 __version__ = "0.1.0"
@@ -80,6 +81,7 @@ __all__ = [
     "OutgoingEvent",
     "PayloadRejected",
     "Permanent",
+    "Publication",
     "Raised",
     "Retry",
     "Run",
@@ -119,6 +121,7 @@ _LATE = {
     "send_many": "lifecycle.enqueue",
     "handler": "worker.registry",
     "OutgoingEvent": "lifecycle.outbox",
+    "Publication": "lifecycle.publications",
     "apublish": "lifecycle.outbox",
     "apublish_many": "lifecycle.outbox",
     "inbox": "lifecycle.inboxes",

@@ -195,6 +195,20 @@ def check_handlers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> li
         )
         for problem in payload_types.problems()
     ]
+    if not conf.problems():
+        from .worker.registry import registry
+
+        brokers = conf.get_settings().brokers
+        found += [
+            Error(
+                f"handler {name} publishes to broker {publication.broker!r}, which is not in "
+                'DEADLETTER["BROKERS"].',
+                hint="Its messages would fail. Add the broker, or name another one.",
+                id="deadletter.E017",
+            )
+            for name, publication in registry.publications()
+            if publication.broker not in brokers
+        ]
     return found
 
 

@@ -26,7 +26,10 @@ def finish_activity(message: Claimed, result: Any, *, using: str | None = None) 
 
     def work(tx: Transaction) -> None:
         seconds = monotonic() - message.started if message.started else None
-        finished = Completion(message.id, Status.PUBLISHED, message.token, seconds)
+        # Not kept: what becomes of the result is the instance's. It may be published, too.
+        finished = Completion(
+            message.id, Status.PUBLISHED, message.token, seconds, result=message.result
+        )
         if message.id not in complete_in(tx, [finished]):
             raise LeaseLost([message.id])
         _post_to_instance(tx, message, done)

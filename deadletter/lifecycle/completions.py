@@ -7,7 +7,7 @@ A completion without PUBLISHED ends only a stage of its message; see stages.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import crash_points, signals
@@ -18,6 +18,7 @@ from ..sql import Row
 from ..status import Status, check_flags
 from . import results, stages, streams
 from .counters import times_by_key, writer
+from .outbox import store_events
 from .releases import release_in
 from .settles import Outcomes, lease_guard, queue_names, settle
 from .transaction import Transaction, in_transaction
@@ -128,6 +129,7 @@ def complete_stages_in(
     rows = stages.add_flags(tx, completions)
     crash_points.reach("stage.completed")
     outcomes: Outcomes = {row.id: Staged(Status(row.status)) for row in rows}
+    _store_events(tx, completions, outcomes)
     left = [item for item in completions if item.id not in outcomes]
     if left:
         outcomes |= _finish_or_refuse(tx, left)
@@ -161,20 +163,43 @@ def _finish_or_refuse(tx: Transaction, completions: Sequence[Completion]) -> Out
 
 def _finish(tx: Transaction, finished: Sequence[Completion]) -> Sequence[int]:
     """Delete, count and announce completed messages; return the ids that were the caller's."""
-    kept = [item for item in finished if item[5] is not None]
+    returned = [item for item in finished if item[5] is not None]
     result_ids: dict[int, int] = {}
-    if not kept:
+    if not returned:
         gone = _finish_without_results(tx, finished)
     else:
-        # Before any row, and all at once: see `process_batch`.
-        streams.lock(tx, [item.id for item in finished if _may_have_stream(item)])
-        others = [item for item in finished if item[5] is None]
-        gone = list(_finish_without_results(tx, others)) if others else []
-        deleted = results.store_results(tx, kept)
-        gone += _finish_deleted(tx, deleted, _seconds(kept))
-        result_ids = {row[0]: results.result_id(row) for row in deleted}
+        gone, result_ids = _finish_with_results(tx, finished, returned)
+        _store_events(tx, returned, set(gone))
     results.announce_tasks(tx, finished, gone, result_ids)
     return gone
+
+
+def _finish_with_results(
+    tx: Transaction, finished: Sequence[Completion], returned: Sequence[Completion]
+) -> tuple[Sequence[int], dict[int, int]]:
+    """Finish messages of which some have returned a value; also return the ids of the results."""
+    kept = [item for item in returned if item.result is not None and item.result.value is not None]
+    if not kept:
+        return _finish_without_results(tx, finished), {}
+    # Before any row, and all at once: see `process_batch`.
+    streams.lock(tx, [item.id for item in finished if _may_have_stream(item)])
+    stored = {item.id for item in kept}
+    others = [item for item in finished if item.id not in stored]
+    gone = list(_finish_without_results(tx, others)) if others else []
+    deleted = results.store_results(tx, kept)
+    gone += _finish_deleted(tx, deleted, _seconds(kept))
+    return gone, {row[0]: results.result_id(row) for row in deleted}
+
+
+def _store_events(tx: Transaction, returned: Iterable[Completion], ours: Collection[int]) -> None:
+    """Publish what handlers returned; not for messages that are no longer the caller's."""
+    events = [
+        item.result.event
+        for item in returned
+        if item.id in ours and item.result is not None and item.result.event is not None
+    ]
+    if events:
+        store_events(tx, events)
 
 
 def _may_have_stream(item: Completion) -> bool:

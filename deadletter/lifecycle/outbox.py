@@ -25,12 +25,14 @@ from ..text import short_repr
 from .enqueue import check_label, check_name
 from .notify import OUTBOX_CHANNEL, notify_after_commit
 from .transaction import UNLIMITED, Transaction, in_transaction
+from .values import PreparedEvent
 
 #: Lanes of a broker: the most relays that can publish to it side by side. Never changed: a key
 #: would change its lane, and what waits in the old one could be overtaken.
 LANES = 16
-#: Rows stored by one statement.
+#: Rows stored by one statement, and characters of their payloads.
 PIECE = 2_000
+PIECE_SIZE = 64_000_000
 #: Characters of the name of a header.
 HEADER_NAME = 100
 #: What the attributes of CloudEvents begin with in the headers of AMQP.
@@ -62,7 +64,7 @@ def publish(
     with the same id; messages of one key in the order in which their transactions stored them.
     Raises: MessageRejected (PayloadRejected) with nothing stored.
     """
-    _check_broker(broker)
+    check_broker(broker)
     item = OutgoingEvent(topic, payload, key, headers)
     columns = check_event(item, get_settings().payload_limit, tracing.context())
     alias = primary_alias(using)
@@ -87,21 +89,31 @@ def publish_many(
     events: Iterable[OutgoingEvent], *, broker: str = "default", using: str | None = None
 ) -> list[int]:
     """Store many messages for a broker, all or none, and return their ids in order."""
-    _check_broker(broker)
+    check_broker(broker)
     limit, trace = get_settings().payload_limit, tracing.context()
     rows = [check_event(event, limit, trace) for event in events]
     alias = primary_alias(using)
 
     def work(tx: Transaction) -> list[int]:
-        ids: list[int] = []
-        for start in range(0, len(rows), PIECE):
-            ids += _insert(tx, broker, rows[start : start + PIECE])
+        ids = _insert_all(tx, broker, rows)
         crash_points.reach("publish_many.stored")
         if rows:
             notify_after_commit(alias, OUTBOX_CHANNEL)
         return ids
 
     return in_transaction(work, using=alias, wait=UNLIMITED)
+
+
+def store_events(tx: Transaction, events: Sequence[PreparedEvent]) -> None:
+    """Store what handlers returned: one statement for each broker, in the given order."""
+    by_broker: dict[str, list[Mapping[str, Any]]] = {}
+    for broker, columns in events:
+        by_broker.setdefault(broker, []).append(columns)
+    for broker, rows in by_broker.items():
+        _insert_all(tx, broker, rows)
+    if by_broker:
+        crash_points.reach("publish_many.stored")
+        notify_after_commit(tx.using, OUTBOX_CHANNEL)
 
 
 apublish = sync_to_async(publish)
@@ -140,7 +152,22 @@ def lane_of(key: str | None) -> int:
     return zlib.crc32(key.encode()) % LANES
 
 
-def _insert(tx: Transaction, broker: str, rows: Sequence[dict[str, Any]]) -> list[int]:
+def _insert_all(tx: Transaction, broker: str, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Insert messages in pieces: of so many rows, and of a size that one statement may have."""
+    ids: list[int] = []
+    piece: list[Mapping[str, Any]] = []
+    size = 0
+    for row in rows:
+        length = len(row["payload"])
+        if piece and (len(piece) == PIECE or size + length > PIECE_SIZE):
+            ids += _insert(tx, broker, piece)
+            piece, size = [], 0
+        piece.append(row)
+        size += length
+    return ids + _insert(tx, broker, piece) if piece else ids
+
+
+def _insert(tx: Transaction, broker: str, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     if tx.is_sqlite:
         # Prepared once, no round trips: a bulk form gains nothing.
         return [tx.run("publish", broker=broker, **row)[0][0] for row in rows]
@@ -148,7 +175,8 @@ def _insert(tx: Transaction, broker: str, rows: Sequence[dict[str, Any]]) -> lis
     return [row[0] for row in tx.run("publish_many", broker=broker, **columns)]
 
 
-def _check_broker(broker: object) -> None:
+def check_broker(broker: object) -> None:
+    """Refuse a broker that is not in the settings. Raises: MessageRejected."""
     known = get_settings().brokers
     if not isinstance(broker, str) or broker not in known:
         names = ", ".join(known) or 'none: add it to DEADLETTER["BROKERS"]'

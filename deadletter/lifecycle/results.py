@@ -60,7 +60,7 @@ def _pieces(finished: Sequence[Completion]) -> Iterator[list[Completion]]:
     piece: list[Completion] = []
     size = 0
     for item in sorted(finished, key=lambda item: item.id):
-        length = 0 if item.result is None else len(item.result.value)
+        length = 0 if item.result is None else len(item.result.value or "")
         if piece and size + length > PIECE_SIZE:
             yield piece
             piece, size = [], 0

@@ -61,7 +61,8 @@ class Claimed:
     span: Any = field(default=None, repr=False)
     #: The flags given to `next_stage`; 0: the message ends when its handler returns.
     stage: int = field(default=0, repr=False)
-    #: What the handler returned, if it is kept. Set by the executor when the handler has returned.
+    #: What the handler returned, if it is kept or published. Set by the executor when the handler
+    #: has returned.
     result: KeptResult | None = field(default=None, repr=False)
     #: Called with the message by `done` and by the first `report`, if they are written before the
     #: attempt ends.
@@ -138,7 +139,8 @@ class Claimed:
                 f"next_stage: {flags} adds no stage to {int(self.status)}; name a flag that the "
                 "message does not have yet"
             )
-        self.stage |= flags
+        # Only those that are new: a flag that the row has already is not finished again.
+        self.stage |= flags & ~int(self.status)
         self.status |= Status(flags)
 
 
@@ -246,15 +248,25 @@ class ClaimRequest:
     knows: Callable[[str, str, str | None], bool] | None = None
 
 
-class KeptResult(NamedTuple):
-    """The result of a handler, to be stored with its completion."""
+class PreparedEvent(NamedTuple):
+    """A message for a broker whose columns are checked."""
 
-    #: What the handler returned, as JSON text.
-    value: str
+    broker: str
+    #: The columns of its row in the outbox.
+    columns: Mapping[str, Any]
+
+
+class KeptResult(NamedTuple):
+    """What a handler returned, to be stored or published with its completion."""
+
+    #: What the handler returned, as JSON text; None: it is not kept, only published.
+    value: str | None
     #: How long it is kept; None: for ever.
     kept: timedelta | None
     #: The last report of its progress.
     progress: Mapping[str, Any] | None = None
+    #: What is published of it.
+    event: PreparedEvent | None = None
 
 
 class Completion(NamedTuple):
@@ -272,7 +284,7 @@ class Completion(NamedTuple):
     seconds: float | None = None
     #: The message itself, if the caller has it: saves a query for its stream.
     message: Claimed | None = None
-    #: Its result, if that is kept.
+    #: Its result, if that is kept or published.
     result: KeptResult | None = None
 
 

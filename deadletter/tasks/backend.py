@@ -16,6 +16,7 @@ from ..conf import NAME, read_results_kept
 from ..durations import as_timedelta
 from ..exceptions import PayloadRejected
 from ..failure_policy import read_reasons
+from ..lifecycle.publications import read_publication
 from ..payload import is_simple
 from . import calls as task_calls
 from . import execution, frameworks, lookup
@@ -264,6 +265,10 @@ def _option_problem(task: Any) -> str:
             read_results_kept(task.keep_result)
         except ValueError as error:
             return f"keep_result: {error}"
+    try:
+        read_publication(task.publish)
+    except ValueError as error:
+        return f"publish: {error}"
     try:
         read_reasons(task.reason_policies or {})
     except ValueError as error:

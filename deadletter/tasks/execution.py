@@ -159,7 +159,8 @@ def tell_completed(completed: Sequence[tuple[int, Completion]], using: str) -> N
         if not _is_wanted(framework, "task_finished", logging.INFO):
             continue
         result = None
-        if item.result is not None and _was_tried(message):
+        is_kept = item.result is not None and item.result.value is not None
+        if is_kept and _was_tried(message):
             result = _read(result_id, framework, using)
         if result is None or not result.is_finished:
             value = None if item.result is None else item.result.value

@@ -37,6 +37,7 @@ OPTIONS = (
     "key",
     "expires_in",
     "keep_result",
+    "publish",
 )
 #: The words that `using` understands beside Django's own.
 CALL_OPTIONS = ("stream", "key", "delay", "expires_in")
@@ -92,6 +93,8 @@ def make_task_class(base: Any) -> Any:
         delay: Duration | None = None
         expires_in: Duration | None = None
         keep_result: Duration | None = DEFAULT
+        #: A topic or a Publication: what the task returns is published.
+        publish: Any = None
 
     # A name of its own in this module, so that tasks can be pickled.
     Made.__module__ = __name__

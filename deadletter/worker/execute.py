@@ -19,6 +19,7 @@ from ..exceptions import LeaseLost, PayloadMismatch, Undecodable
 from ..instance_events import read_event
 from ..instances import Flow, UnknownVersion, finish_activity, take_turn
 from ..lifecycle import Claimed, Completion, Failure, KeptResult, complete_last
+from ..lifecycle.publications import prepare_event
 from ..logs import crash
 from ..models import Kind
 from ..status import STAGE_BITS, Status
@@ -98,7 +99,7 @@ def _run(
             result = context.run(forks.call, handler.function, message)
             if result is not None:
                 result = context.run(_finish, result)
-            if handler.encode is not None:
+            if handler.keeps_returned:
                 keep_result(message, handler, result)
     except _LostInCommit as lost:
         tracing.mark_failed(describe(lost))
@@ -155,21 +156,25 @@ def admit(message: Claimed, handlers: Registry) -> Handler | Failure:
 def completion(message: Claimed, seconds: float) -> Completion:
     """Return the completion of a message, or of the stage that its handler named."""
     if message.stage:
-        return Completion(message.id, reached(message), message.token, seconds, message)
+        flags = reached(message)
+        return Completion(message.id, flags, message.token, seconds, message, message.result)
     return Completion(message.id, Status.PUBLISHED, message.token, seconds, message, message.result)
 
 
 def keep_result(message: Claimed, handler: Handler, result: Any) -> None:
     """
-    Keep what the handler returned, to be stored with the completion.
+    Keep what the handler returned, to be stored or published with the completion.
 
     It is encoded here, so that a value that cannot be stored fails its own message and no batch.
     """
-    if handler.encode is None or message.stage or message.kind == _ACTIVITY:
-        return
-    text = handler.encode(result)
-    if handler.kept != NOT_KEPT:
-        message.result = KeptResult(text, handler.kept, message.progress)
+    value, event = None, None
+    if handler.encode is not None and not message.stage and message.kind != _ACTIVITY:
+        text = handler.encode(result)
+        value = None if handler.kept == NOT_KEPT else text
+    if handler.publication is not None:
+        event = prepare_event(handler.publication, message, result)
+    if value is not None or event is not None:
+        message.result = KeptResult(value, handler.kept, message.progress, event)
 
 
 def reached(message: Claimed) -> int:

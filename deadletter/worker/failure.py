@@ -88,10 +88,19 @@ def _failure(
 
 
 def _kept_stages(message: Claimed, handler: Handler | None) -> int:
-    """Return the stages that outlive a failed attempt; an atomic handler's own is rolled back."""
+    """
+    Return the stages that outlive a failed attempt.
+
+    An atomic handler's own is rolled back, and no event was stored for one that publishes.
+    """
     reached = int(message.status) & STAGE_BITS
-    is_rolled_back = handler is not None and handler.atomic
-    return reached & ~message.stage if is_rolled_back else reached
+    if handler is None:
+        return reached
+    if handler.atomic:
+        return reached & ~message.stage
+    if handler.publication is not None:
+        return reached & ~(message.stage & Status.EVENT_STORED)
+    return reached
 
 
 def unregistered(message: Claimed, *, version: str | None = None) -> Failure:

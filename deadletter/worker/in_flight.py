@@ -338,7 +338,9 @@ class HandlerOutcomes:
                 # This worker cancelled its handler: a crash now charges no attempt.
                 self._ledger.mark(item.slot, SlotState.WAITING)
             elif isinstance(report, Completion):
-                self._ledger.mark_staged(item.slot, int(report.status))
+                # An event would be lost with this process: then the stage is not finished.
+                if report.result is None:
+                    self._ledger.mark_staged(item.slot, int(report.status))
             else:
                 failed = type(report) in FAILED
                 self._ledger.mark(item.slot, SlotState.FAILED if failed else SlotState.DONE)

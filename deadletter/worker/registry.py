@@ -21,6 +21,7 @@ from ..failure_policy import UNSET, Policy, read_reasons
 from ..instances import TIMER, Flow, Flows, flows, highest
 from ..lifecycle import Claimed
 from ..lifecycle.internal_queue import PREFIX
+from ..lifecycle.publications import Publication, read_publication
 from ..models import Kind
 from ..payload import accept
 from ..payload_types import PayloadType
@@ -60,11 +61,18 @@ class Handler:
     keep_result: timedelta | None = DEFAULT
     #: What its payloads are read as; None: they stay as they are decoded.
     payload: PayloadType | None = None
+    #: Where what the function returned is published; None: it is not.
+    publication: Publication | None = None
 
     @cached_property
     def is_plain(self) -> bool:
         """True if the function is called without a transaction or an event loop."""
         return not self.atomic and not self.is_async
+
+    @cached_property
+    def keeps_returned(self) -> bool:
+        """True if what the function returned is kept or published."""
+        return self.encode is not None or self.publication is not None
 
     @cached_property
     def is_async(self) -> bool:
@@ -183,6 +191,12 @@ class Registry:
         self._policies.pop(name, None)
         self._types.pop(name, None)
 
+    def publications(self) -> Iterator[tuple[str, Publication]]:
+        """Yield the names of handlers and tasks whose return values are published, and where."""
+        for item in self._all():
+            if item.publication is not None:
+                yield item.name, item.publication
+
     def names(self) -> list[str]:
         return sorted(self._handlers)
 
@@ -249,6 +263,7 @@ def handler(
     reason_policies: Mapping[FailureReason | str, Mapping[str, Any]] | None = None,
     keep_result: Duration | None = DEFAULT,
     payload: type | None = None,
+    publish: str | Publication | None = None,
 ) -> Callable[[Function], Function]:
     """
     Register a function, plain or async, for a message name.
@@ -260,6 +275,8 @@ def handler(
     With `keep_result` what the handler returns is kept for so long (None: for ever).
     `payload` is a class (a dataclass, TypedDict, pydantic model or msgspec Struct): payloads are
     checked against it when they are sent and before the handler runs, which gets an instance.
+    `publish` is a topic, or a Publication: what the handler returns, unless it is None, is
+    published in the transaction that completes its message.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a message name: letters, digits and _ . : / @ + -")
@@ -274,6 +291,11 @@ def handler(
         typed = None if payload is None else PayloadType(payload)
     except TypeError as error:
         raise TypeError(f"handler {name}: payload: {error}") from None
+
+    try:
+        publication = read_publication(publish)
+    except ValueError as error:
+        raise ValueError(f"handler {name}: publish: {error}") from None
 
     def register(function: Function) -> Function:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -297,6 +319,7 @@ def handler(
                 encode=None if kept is DEFAULT else _encode,
                 keep_result=kept,
                 payload=typed,
+                publication=publication,
             )
         )
         return function
@@ -340,6 +363,7 @@ def task_handler(task: Any) -> Handler:
         reasons=read_reasons(getattr(task, "reason_policies", None) or {}),
         encode=execution.encoder(task),
         keep_result=option("keep_result", read_results_kept),
+        publication=read_publication(getattr(task, "publish", None)),
     )
 
 
