@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from .alert_rules import AlertPolicy, read_alerts
 from .backoff import BreakerPolicy, UnregisteredBackoff
 from .durations import as_timedelta
-from .outbox.brokers import Broker, read_brokers
+from .outbox.brokers import Broker, read_brokers, read_kept
 from .payload import SIZE_LIMIT
 from .status import FailureReason
 
@@ -76,6 +76,8 @@ class Settings:
     brokers: Mapping[str, Broker] = field(default_factory=dict)
     #: How long the inbox remembers handled messages; None: for ever.
     inbox_kept: timedelta | None = timedelta(days=7)
+    #: How long messages are kept that a broker has confirmed; 0: not at all, None: for ever.
+    outbox_kept: timedelta | None = timedelta(0)
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -194,6 +196,10 @@ def _inbox_kept(value: Any) -> timedelta | None:
     return None if value is None else as_timedelta(value, field="INBOX_KEPT")
 
 
+def _outbox_kept(value: Any) -> timedelta | None:
+    return read_kept("OUTBOX_KEPT", value)
+
+
 def _payloads_kept(value: Any) -> timedelta | None:
     return None if value is None else as_timedelta(value, field="AUDIT_PAYLOADS_KEPT")
 
@@ -253,6 +259,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "RESULTS_KEPT": read_results_kept,
     "BROKERS": read_brokers,
     "INBOX_KEPT": _inbox_kept,
+    "OUTBOX_KEPT": _outbox_kept,
     "ALERTS": read_alerts,
 }
 _HINTS = {
@@ -275,6 +282,7 @@ _HINTS = {
     "RESULTS_KEPT": 'for example "7d" or timedelta(days=7); "never" to keep none, None to keep all',
     "BROKERS": 'for example {"default": {"url": env("BROKER_URL")}}; see docs/outbox.md',
     "INBOX_KEPT": 'for example "7d" or timedelta(days=7); None to keep all',
+    "OUTBOX_KEPT": 'for example "3d" or timedelta(days=3); "never" to keep none, None to keep all',
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
 }

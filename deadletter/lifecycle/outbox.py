@@ -95,7 +95,7 @@ def publish_many(
     alias = primary_alias(using)
 
     def work(tx: Transaction) -> list[int]:
-        ids = _insert_all(tx, broker, rows)
+        ids = insert_all(tx, broker, rows)
         crash_points.reach("publish_many.stored")
         if rows:
             notify_after_commit(alias, OUTBOX_CHANNEL)
@@ -110,7 +110,7 @@ def store_events(tx: Transaction, events: Sequence[PreparedEvent]) -> None:
     for broker, columns in events:
         by_broker.setdefault(broker, []).append(columns)
     for broker, rows in by_broker.items():
-        _insert_all(tx, broker, rows)
+        insert_all(tx, broker, rows)
     if by_broker:
         crash_points.reach("publish_many.stored")
         notify_after_commit(tx.using, OUTBOX_CHANNEL)
@@ -152,7 +152,7 @@ def lane_of(key: str | None) -> int:
     return zlib.crc32(key.encode()) % LANES
 
 
-def _insert_all(tx: Transaction, broker: str, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+def insert_all(tx: Transaction, broker: str, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Insert messages in pieces: of so many rows, and of a size that one statement may have."""
     ids: list[int] = []
     piece: list[Mapping[str, Any]] = []

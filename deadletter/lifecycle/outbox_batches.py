@@ -20,13 +20,12 @@ from ..outbox.brokers import Broker
 from ..outbox.transports.base import BrokerRefusal
 from ..status import FailureReason, Status
 from ..text import storable_text
+from .archives import is_archived
 from .counters import CounterKey
 from .outbox import lane_of
+from .pauses import LaneKey, hold_paused
 from .quarantine import Poisoning
 from .transaction import Transaction
-
-#: A key of a lane.
-LaneKey = tuple[int, str]
 
 _EVENT = Kind.EVENT.value
 
@@ -60,8 +59,10 @@ class BatchOutcome:
 
     published: list[OutboxRow] = field(default_factory=list)
     refused: list[tuple[OutboxRow, BrokerRefusal]] = field(default_factory=list)
-    #: Read, but not published: a message of the same key before it was refused.
+    #: Read, but not published: a message of the same key before it was refused, or is paused.
     held: list[OutboxRow] = field(default_factory=list)
+    #: Read, but not published: their topic is paused.
+    paused: list[OutboxRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ def read_waiting_keys(tx: Transaction, broker: str, lanes: Sequence[int]) -> set
     """Return the keys of lanes whose messages wait for a refused one."""
     rows = OutboxMessage.objects.using(tx.using).filter(broker=broker, lane__in=lanes)
     # Without an attempt it was not refused: it is a retry with a delay, and holds nobody.
-    refused = rows.filter(retry_at__isnull=False, key__isnull=False, attempts__gt=0)
+    # Paused ones have an index of their own: see read_paused_keys.
+    refused = rows.filter(retry_at__isnull=False, paused=False, key__isnull=False, attempts__gt=0)
     return {(lane, key) for lane, key in refused.values_list("lane", "key") if key is not None}
 
 
@@ -146,6 +148,10 @@ def settle_batch(
                 waiting.add(row.lane_key)
     if put_off:
         _put_off(tx, broker, put_off, by=by)
+    # Before those behind them, which are held only if there is something to wait for.
+    paused = [row.id for row in outcome.paused if row.lane in lanes]
+    if paused:
+        hold_paused(tx, paused)
     held = [row.id for row in outcome.held if row.lane in lanes]
     if held:
         tx.run("hold", ids=held)
@@ -236,21 +242,24 @@ def _free(tx: Transaction, broker: Broker, keys: Collection[LaneKey]) -> set[Lan
 def _delete_published(tx: Transaction, broker: Broker, rows: Sequence[OutboxRow]) -> None:
     if not rows:
         return
-    deleted = _delete(tx, rows)
+    statement = "archive_published" if is_archived(broker) else "delete_published"
+    deleted = _delete(tx, rows, statement=statement)
     crash_points.reach("outbox.deleted")
     for topic, times in Counter(topic for _id, topic in deleted).items():
         key = CounterKey(outbox_name(broker.name), topic, _EVENT)
         tx.counts.add(key, "completed", times=times)
 
 
-def _delete(tx: Transaction, rows: Sequence[OutboxRow]) -> list[sql.Row]:
+def _delete(
+    tx: Transaction, rows: Sequence[OutboxRow], *, statement: str = "delete_published"
+) -> list[sql.Row]:
     """Delete rows as they were read: one that has died and was retried meanwhile is another."""
     by_count: dict[int, list[int]] = {}
     for row in rows:
         by_count.setdefault(row.poison_count, []).append(row.id)
     deleted: list[sql.Row] = []
     for poison_count, ids in by_count.items():
-        deleted += tx.run("delete_published", ids=ids, poison_count=poison_count)
+        deleted += tx.run(statement, ids=ids, poison_count=poison_count)
     return deleted
 
 

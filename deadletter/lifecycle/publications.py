@@ -46,8 +46,9 @@ class Publication:
         check_name("topic", self.topic)
         if self.key is not None:
             _check_template(self.key)
-        if not isinstance(self.broker, str) or not self.broker:
-            raise ValueError(f"broker: expected a name, got {short_repr(self.broker)}")
+        broker: Any = self.broker
+        if not isinstance(broker, str) or not broker:
+            raise ValueError(f"broker: expected a name, got {short_repr(broker)}")
 
 
 def read_publication(value: Any) -> Publication | None:
@@ -88,7 +89,7 @@ def prepare_event(publication: Publication, message: Claimed, value: Any) -> Pre
     return PreparedEvent(publication.broker, columns)
 
 
-def _check_template(template: object) -> None:
+def _check_template(template: Any) -> None:
     if not isinstance(template, str) or not template:
         raise ValueError(f"key: expected a text such as 'order-{{id}}', got {short_repr(template)}")
     try:
@@ -100,7 +101,8 @@ def _check_template(template: object) -> None:
             continue
         if form or conversion or not all(name.split(".")) or "[" in name:
             raise ValueError(
-                f"key: {template!r} may only name fields of the value, such as {{id}} or {{order.id}}"
+                f"key: {template!r} may only name fields of the value, such as {{id}} or "
+                "{order.id}"
             )
 
 

@@ -21,7 +21,7 @@ from ..exceptions import LockNotAvailable
 from ..logs import event
 from ..models import AuditEntry, Kind, PoisonRecord, Queue, Span, WorkerDeath
 from ..status import FailureReason
-from . import inboxes, locks, results, retry_outcomes, streams
+from . import archives, inboxes, locks, results, retry_outcomes, streams
 from .counters import CounterKey
 from .instances import retention, stuck
 from .outbox_batches import free_stranded_keys
@@ -60,6 +60,8 @@ class Sweep:
     results: int = 0
     #: Messages of the inbox past their retention that were deleted.
     inbox: int = 0
+    #: Published messages past their time that were deleted from the archive.
+    archive: int = 0
     #: Rows of counters that were folded into larger spans of time, or deleted.
     folded: int = field(default=0, compare=False)
 
@@ -86,6 +88,9 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
             lambda tx: results.delete_old_results(tx, limit=CHUNK), using
         ),
         inbox=_until_nothing_is_left(lambda tx: inboxes.delete_old_inbox(tx, limit=CHUNK), using),
+        archive=_until_nothing_is_left(
+            lambda tx: archives.delete_old_archive(tx, limit=CHUNK), using
+        ),
         folded=_until_nothing_is_left(_fold_counters, using),
     )
 

@@ -15,7 +15,14 @@ from .instance import (
     stream_of,
 )
 from .message import Kind, Message, State
-from .outbox import BrokerStatus, OutboxLane, OutboxMessage, OutboxRelay
+from .outbox import (
+    BrokerStatus,
+    OutboxLane,
+    OutboxMessage,
+    OutboxPause,
+    OutboxRelay,
+    PublishedMessage,
+)
 from .poison import PoisonRecord, is_moved
 from .primary import primary_alias
 from .queue import OnPoison, Queue, StreamPolicy
@@ -44,8 +51,10 @@ __all__ = [
     "OnPoison",
     "OutboxLane",
     "OutboxMessage",
+    "OutboxPause",
     "OutboxRelay",
     "PoisonRecord",
+    "PublishedMessage",
     "Queue",
     "Result",
     "ResultOutcome",

@@ -28,6 +28,8 @@ class Alert(models.Model):
         BREAKER_OPENED = "breaker_opened", _("a circuit breaker opened")
         UNSERVED_QUEUE = "unserved_queue", _("a queue that no worker serves")
         STUCK_INSTANCE = "stuck_instance", _("instances are stuck")
+        OUTBOX_AGE = "outbox_age", _("a message of the outbox waits too long")
+        BROKER_UNAVAILABLE = "broker_unavailable", _("a broker accepts nothing")
 
     key = models.CharField(_("key"), max_length=250)
     rule = models.CharField(_("rule"), max_length=32, choices=Rule.choices)

@@ -23,6 +23,9 @@ class Act(models.TextChoices):
     EXPORT = "export", _("export poison")
     CANCEL = "cancel", _("cancel an instance")
     IMPORT = "import", _("import messages")
+    PAUSE_OUTBOX = "pause_outbox", _("pause a broker or topic")
+    RESUME_OUTBOX = "resume_outbox", _("resume a broker or topic")
+    PUBLISH_AGAIN = "publish_again", _("publish messages again")
 
 
 class AuditEntry(models.Model):

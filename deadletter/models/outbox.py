@@ -28,8 +28,10 @@ class OutboxMessage(models.Model):
     payload = JSONTextField(_("payload"), null=True)
     headers = JSONTextField(_("headers"), null=True)
     created_at = MomentField(_("created at"))
-    #: It was refused, or waits behind a refused message of its key.
+    #: It was refused, is paused, or waits behind such a message of its key.
     held = models.BooleanField(_("held"), default=False, db_default=False)
+    #: A relay met it while its topic was paused; it is left alone until that is resumed.
+    paused = models.BooleanField(_("paused"), default=False, db_default=False)
     #: How often the broker has refused it.
     attempts = models.PositiveIntegerField(_("attempts"), default=0, db_default=0)
     #: When a refused message is tried again; None: it was not refused.
@@ -61,12 +63,74 @@ class OutboxMessage(models.Model):
             models.Index(
                 fields=["broker", "lane", "retry_at"],
                 name="deadletter_outbox_refused",
-                condition=Q(retry_at__isnull=False),
+                condition=Q(retry_at__isnull=False, paused=False),
+            ),
+            # The topics that were paused, and the first messages of each.
+            models.Index(
+                fields=["broker", "lane", "topic", "id"],
+                name="deadletter_outbox_paused",
+                condition=Q(paused=True),
             ),
             models.Index(
                 fields=["message_id"],
                 name="deadletter_outbox_retried",
                 condition=Q(message_id__isnull=False),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.topic} #{self.pk}"
+
+
+class OutboxPause(models.Model):
+    """A broker, or topics of one, that nothing is published to until it is resumed."""
+
+    broker = models.CharField(_("broker"), max_length=100)
+    #: A topic, or a pattern of topics; "": the whole broker.
+    topic = models.CharField(_("topic"), max_length=200, blank=True, default="")
+    paused_at = MomentField(_("paused at"))
+    by = models.CharField(_("by"), max_length=200, blank=True, default="")
+    why = models.TextField(_("why"), blank=True, default="")
+
+    class Meta:
+        db_table = "deadletter_outbox_pause"
+        verbose_name = _("pause of the outbox")
+        verbose_name_plural = _("pauses of the outbox")
+        ordering = ("broker", "topic")
+        default_permissions = ()
+        constraints = (
+            models.UniqueConstraint(fields=["broker", "topic"], name="deadletter_outbox_pauses"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.broker}: {self.topic}" if self.topic else self.broker
+
+
+class PublishedMessage(models.Model):
+    """A message that its broker has confirmed, kept for a while to be published again."""
+
+    #: That of its row in the outbox.
+    id = models.BigIntegerField(_("id"), primary_key=True)
+    broker = models.CharField(_("broker"), max_length=100)
+    topic = models.CharField(_("topic"), max_length=200)
+    key = models.CharField(_("key"), max_length=200, null=True)
+    payload = JSONTextField(_("payload"), null=True)
+    headers = JSONTextField(_("headers"), null=True)
+    created_at = MomentField(_("created at"))
+    published_at = MomentField(_("published at"))
+
+    class Meta:
+        db_table = "deadletter_outbox_archive"
+        verbose_name = _("published message")
+        verbose_name_plural = _("published messages")
+        ordering = ("-id",)
+        default_permissions = ("view",)
+        permissions = (("publish_again", _("Can publish messages again")),)
+        indexes = (
+            models.Index(fields=["broker", "published_at", "id"], name="deadletter_archive_time"),
+            models.Index(fields=["topic", "id"], name="deadletter_archive_topic"),
+            models.Index(
+                fields=["key", "id"], name="deadletter_archive_key", condition=Q(key__isnull=False)
             ),
         )
 
@@ -156,6 +220,7 @@ class BrokerStatus(models.Model):
         verbose_name_plural = _("brokers")
         ordering = ("name",)
         default_permissions = ("view",)
+        permissions = (("pause_outbox", _("Can pause and resume brokers and topics")),)
 
     def __str__(self) -> str:
         return self.name

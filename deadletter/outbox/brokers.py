@@ -51,6 +51,8 @@ class Broker:
     #: Messages published at a time, and the seconds that their confirms may take.
     batch: int = 500
     timeout: float = LONGEST_TIMEOUT
+    #: How long confirmed messages are kept: 0 not at all, None for ever, ... as OUTBOX_KEPT says.
+    kept: Any = ...
 
     @property
     def backoff(self) -> Backoff:
@@ -132,6 +134,13 @@ def _duration(where: str, value: Any) -> timedelta:
     return as_timedelta(value, field=where)
 
 
+def read_kept(where: str, value: Any) -> timedelta | None:
+    """Return how long confirmed messages are kept: "never" is 0, None is for ever."""
+    if value == "never":
+        return timedelta(0)
+    return None if value is None else as_timedelta(value, field=where)
+
+
 def _batch(where: str, value: Any) -> int:
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not is_number or not 1 <= value <= LARGEST_BATCH:
@@ -154,4 +163,5 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "backoff_cap": _duration,
     "batch": _batch,
     "timeout": _timeout,
+    "kept": read_kept,
 }

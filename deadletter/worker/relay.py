@@ -13,7 +13,7 @@ import logging
 import random
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -31,12 +31,20 @@ from ..lifecycle.lanes import leave_lanes, report_broker, share_lanes
 from ..lifecycle.notify import INTERVAL
 from ..lifecycle.outbox_batches import (
     BatchOutcome,
-    LaneKey,
     OutboxRow,
     read_batch,
     read_refused,
     read_waiting_keys,
     settle_batch,
+)
+from ..lifecycle.pauses import (
+    LaneKey,
+    LaneTopic,
+    Pauses,
+    read_paused_keys,
+    read_paused_topics,
+    read_pauses,
+    resume_held,
 )
 from ..lifecycle.transaction import SHORT_WAIT, Transaction, in_transaction
 from ..logs import crash, event
@@ -144,6 +152,12 @@ class Relay(threading.Thread):
         self._renewed = self._shared = self._refused_read = -LEASE.total_seconds()
         #: Keys whose messages wait for a refused one.
         self._waiting: set[LaneKey] = set()
+        #: What is paused, the topics that were and have held messages left, and the first held
+        #: message of the keys of the last batch.
+        self._pauses = Pauses()
+        self._resumed: list[LaneTopic] = []
+        self._has_paused = False
+        self._paused_keys: dict[LaneKey, int] = {}
         #: What is known of a batch that could not be settled because the database was away.
         self._unsettled: BatchOutcome | None = None
         #: On the monotonic clock: the last confirm that is not reported yet.
@@ -218,11 +232,11 @@ class Relay(threading.Thread):
         self._share_lanes()
         # Whether the broker is there or not: another relay would publish it again.
         batch = self._settle()
-        if not self._lanes:
+        if not self._lanes or self._pauses.is_whole:
             return
         self._connect()
         batch = batch or self._exchange(None)
-        while batch and not self._stopping.is_set():
+        while (batch or self._resumed) and not self._stopping.is_set():
             outcome = self._publish(batch)
             if outcome.published or outcome.refused:
                 self._note_available()
@@ -230,6 +244,8 @@ class Relay(threading.Thread):
             if monotonic() - self._shared > SHARING:
                 self._share_lanes()
                 batch = [row for row in batch if row.lane in self._lanes]
+            if self._pauses.is_whole:
+                return
         if not batch:
             self._note_available()
 
@@ -238,7 +254,7 @@ class Relay(threading.Thread):
         if monotonic() - self._shared < SHARING and self._lanes:
             return
 
-        def work(tx: Transaction) -> tuple[list[int], set[LaneKey]]:
+        def work(tx: Transaction) -> tuple[list[int], set[LaneKey], Pauses, list[LaneTopic]]:
             lanes = share_lanes(
                 tx, self.broker.name, token=self._token, worker=self._worker, lease=LEASE
             )
@@ -247,10 +263,16 @@ class Relay(threading.Thread):
                 if self._confirmed is not None:
                     confirmed_at = tx.time() - timedelta(seconds=monotonic() - self._confirmed)
                 report_broker(tx, self.broker.name, error=None, confirmed_at=confirmed_at)
-            return lanes, read_waiting_keys(tx, self.broker.name, lanes)
+            name = self.broker.name
+            # After the lanes are taken: whoever held them before may have held messages, too.
+            paused = read_paused_topics(tx, name, lanes)
+            return lanes, read_waiting_keys(tx, name, lanes), read_pauses(tx, name), paused
 
         begun = monotonic()
-        self._lanes, self._waiting = in_transaction(work, using=self._using, wait=SHORT_WAIT)
+        found = in_transaction(work, using=self._using, wait=SHORT_WAIT)
+        self._lanes, self._waiting, self._pauses, paused = found
+        self._has_paused = bool(paused or self._pauses)
+        self._resumed = [item for item in paused if not self._pauses.cover(item[1])]
         self._renewed = self._shared = begun
         self._confirmed = None
         self._share = self._first_share()
@@ -273,24 +295,36 @@ class Relay(threading.Thread):
         is_due = monotonic() - self._refused_read > REFUSED
         begun = monotonic()
 
-        def work(tx: Transaction) -> tuple[Any, list[int], list[OutboxRow]]:
+        def work(tx: Transaction) -> tuple[Any, list[int], list[OutboxRow], Any]:
             settled = None
-            if outcome is not None:
+            # Also before paused messages go on: only the holder of their lanes may decide that.
+            if outcome is not None or self._resumed:
                 held = tx.run(
                     "renew_lanes", broker=self.broker.name, token=self._token, lease=LEASE
                 )
                 lanes = sorted(row[0] for row in held)
-                settled = settle_batch(tx, self.broker, outcome, lanes=lanes, by=self._worker)
             else:
                 lanes = self._lanes
+            if outcome is not None:
+                settled = settle_batch(tx, self.broker, outcome, lanes=lanes, by=self._worker)
             rows: list[OutboxRow] = []
+            resumed = None
             if lanes:
+                if topics := [item for item in self._resumed if item[0] in lanes]:
+                    resumed = resume_held(tx, self.broker.name, topics, share=self._share)
                 if is_due:
                     rows = read_refused(tx, self.broker.name, lanes, share=self._share)
                 rows += read_batch(tx, self.broker.name, lanes, share=self._share)
-            return settled, lanes, rows
+                if self._has_paused:
+                    keys = {row.lane_key for row in rows if row.lane_key is not None}
+                    self._paused_keys = read_paused_keys(tx, self.broker.name, keys)
+            return settled, lanes, rows, resumed
 
-        settled, lanes, rows = in_transaction(work, using=self._using, wait=SHORT_WAIT)
+        settled, lanes, rows, resumed = in_transaction(work, using=self._using, wait=SHORT_WAIT)
+        if resumed is None or not resumed.n:
+            self._resumed = []
+        else:
+            self._waiting |= set(resumed.waiting)
         crash_points.reach("relay.exchanged")
         self._unsettled = None
         if self._away_since is None or (outcome is not None and outcome.published):
@@ -313,11 +347,22 @@ class Relay(threading.Thread):
         batch: list[OutboxRow] = []
         events: list[CloudEvent] = []
         size = 0
+        paused: set[LaneKey] = set()
         for row in rows[: 2 * self.broker.batch]:
             if batch and size + _bytes_of(row) > BATCH_BYTES:
                 break  # this one and those behind it are read again
+            if self._has_paused and self._is_paused(row, paused):
+                outcome.paused.append(row)
+                # A retry with a delay holds nobody.
+                if row.lane_key is not None and (row.attempts or not row.is_due_again):
+                    paused.add(row.lane_key)
+                continue
             # A refused message itself is tried again; what is behind it waits.
-            if not row.is_due_again and row.lane_key in self._waiting:
+            if not row.is_due_again and (
+                row.lane_key in self._waiting
+                or row.lane_key in paused
+                or self._is_behind_paused(row)
+            ):
                 outcome.held.append(row)
                 continue
             try:
@@ -361,6 +406,23 @@ class Relay(threading.Thread):
                     self._confirmed = monotonic()
             crash_points.reach("relay.published")
         return outcome
+
+    def _is_paused(self, row: OutboxRow, paused: Set[LaneKey]) -> bool:
+        """
+        True if the topic of a message is paused.
+
+        Also for a refused message behind a paused one of its key, which is held already: it is not
+        read again until its next look at the pauses.
+        """
+        if self._pauses.cover(row.topic):
+            return True
+        is_refused = row.is_due_again and row.attempts > 0
+        return is_refused and (row.lane_key in paused or self._is_behind_paused(row))
+
+    def _is_behind_paused(self, row: OutboxRow) -> bool:
+        """True if a message of the key before this one is paused."""
+        first = None if row.lane_key is None else self._paused_keys.get(row.lane_key)
+        return first is not None and first < row.id
 
     def _event(self, row: OutboxRow) -> CloudEvent:
         """Return a row as an event. Raises: TypeError or ValueError, if the row is damaged."""

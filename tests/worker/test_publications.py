@@ -7,7 +7,6 @@ import pytest
 from deadletter import Publication, Status, send
 from deadletter.models import Message, OutboxMessage
 from deadletter.worker.crash_ledger import SlotState
-from tests.patience import PATIENCE
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -41,7 +41,7 @@ SELECT o.id, o.lane, o.topic, o.key, o.payload, o.headers, o.created_at, o.attem
               m.poison_count
          FROM deadletter_outbox m
         WHERE m.broker = %(broker)s AND m.lane >= l.lane AND m.lane <= l.lane
-          AND m.retry_at IS NOT NULL AND m.retry_at <= %(now)s
+          AND m.retry_at IS NOT NULL AND m.retry_at <= %(now)s AND NOT m.paused
         ORDER BY m.lane, m.retry_at, m.id
         LIMIT %(share)s) o
  ORDER BY o.id;
@@ -59,15 +59,28 @@ SELECT MIN((SELECT m.created_at FROM deadletter_outbox m
 DELETE FROM deadletter_outbox WHERE id = ANY(%(ids)s::bigint[]) AND poison_count = %(poison_count)s
 RETURNING id, topic;
 
+-- archive_published --
+-- Delete messages that the broker has confirmed and keep them in the archive. One that is there already was published again under its id.
+WITH gone AS (
+    DELETE FROM deadletter_outbox WHERE id = ANY(%(ids)s::bigint[]) AND poison_count = %(poison_count)s
+    RETURNING id, broker, topic, key, payload, headers, created_at
+), kept AS (
+    INSERT INTO deadletter_outbox_archive AS a
+           (id, broker, topic, key, payload, headers, created_at, published_at)
+    SELECT id, broker, topic, key, payload, headers, created_at, %(now)s FROM gone
+        ON CONFLICT (id) DO UPDATE SET payload = excluded.payload, published_at = excluded.published_at
+)
+SELECT id, topic FROM gone;
+
 -- hold --
--- Mark messages that wait behind a refused message of their key, if it is still there.
+-- Mark messages that wait behind a refused or paused message of their key, if it is still there.
 UPDATE deadletter_outbox o
    SET held = true
  WHERE o.id = ANY(%(ids)s::bigint[]) AND NOT o.held
    AND EXISTS (SELECT 1 FROM deadletter_outbox r
                 WHERE r.broker = o.broker AND r.lane = o.lane AND r.key = o.key AND r.held
                       -- not retry_at: the index of refused messages is not by key
-                  AND r.attempts > 0);
+                  AND (r.attempts > 0 OR (r.paused AND r.retry_at IS NULL AND r.id < o.id)));
 
 -- put_off_key --
 -- Try the refused messages of a key again at the same time: they are read in the order of their ids.
@@ -77,21 +90,83 @@ UPDATE deadletter_outbox
    AND retry_at <> %(retry_at)s;
 
 -- free_key --
--- Let the messages of a key go on, after the one they waited behind has left the outbox.
+-- Let the messages of a key go on, after the one they waited behind has left the outbox. Not those behind a paused one.
 UPDATE deadletter_outbox
    SET held = false
- WHERE broker = %(broker)s AND lane = %(lane)s AND key = %(key)s AND held AND retry_at IS NULL;
+ WHERE broker = %(broker)s AND lane = %(lane)s AND key = %(key)s AND held AND retry_at IS NULL AND NOT paused
+   AND id < COALESCE((SELECT p.id FROM deadletter_outbox p
+                       WHERE p.broker = %(broker)s AND p.lane = %(lane)s AND p.key = %(key)s AND p.held
+                         AND p.paused AND p.retry_at IS NULL
+                       ORDER BY p.id LIMIT 1), 9223372036854775807);
 
--- free_stranded_keys --
--- Let messages go on that wait behind no refused message. There are none, unless two relays settled messages of a key at the
--- same moment, one of them after its lease had ended.
+-- free_keys --
+-- The same for many keys, after paused messages of them were resumed. Not those behind a refused one.
 UPDATE deadletter_outbox o
    SET held = false
- WHERE o.held AND o.retry_at IS NULL
+  FROM unnest(%(lanes)s::smallint[], %(keys)s::text[]) AS k(lane, key)
+       -- one probe for each key, not for each of its messages
+ CROSS JOIN LATERAL (
+       SELECT (SELECT p.id FROM deadletter_outbox p
+                WHERE p.broker = %(broker)s AND p.lane = k.lane AND p.key = k.key AND p.held
+                  AND (p.attempts > 0 OR (p.paused AND p.retry_at IS NULL))
+                ORDER BY p.id LIMIT 1) AS id) AS first
+ WHERE o.broker = %(broker)s AND o.lane = k.lane AND o.key = k.key AND o.held AND o.retry_at IS NULL AND NOT o.paused
+   AND o.id < COALESCE(first.id, 9223372036854775807);
+
+-- free_stranded_keys --
+-- Let messages go on that wait behind no refused or paused message. There are none, unless two relays settled messages of a key
+-- at the same moment, one of them after its lease had ended.
+UPDATE deadletter_outbox o
+   SET held = false
+ WHERE o.held AND o.retry_at IS NULL AND NOT o.paused
    AND NOT EXISTS (SELECT 1 FROM deadletter_outbox r
                     WHERE r.broker = o.broker AND r.lane = o.lane AND r.key = o.key AND r.held
-                      AND r.attempts > 0)
+                      AND (r.attempts > 0 OR (r.paused AND r.retry_at IS NULL AND r.id < o.id)))
 RETURNING id;
+
+-- hold_paused --
+-- Mark messages whose topic is paused: they leave the lane until it is resumed, and those of their key behind them wait.
+UPDATE deadletter_outbox
+   SET held = true, paused = true
+ WHERE id = ANY(%(ids)s::bigint[]) AND NOT paused;
+
+-- read_paused_keys --
+-- Read the first paused message of each of these keys.
+SELECT k.lane, k.key,
+       (SELECT m.id FROM deadletter_outbox m
+         WHERE m.broker = %(broker)s AND m.lane = k.lane AND m.key = k.key AND m.held
+           AND m.paused AND (m.retry_at IS NULL OR m.attempts > 0)
+         ORDER BY m.id LIMIT 1)
+  FROM unnest(%(lanes)s::smallint[], %(keys)s::text[]) AS k(lane, key);
+
+-- read_paused_topics --
+-- Read the lanes and topics that have paused messages: one probe for each.
+WITH RECURSIVE pair(lane, topic) AS (
+    (SELECT m.lane, m.topic FROM deadletter_outbox m
+      WHERE m.broker = %(broker)s AND m.paused ORDER BY m.lane, m.topic LIMIT 1)
+     UNION ALL
+    SELECT n.lane, n.topic
+      FROM pair CROSS JOIN LATERAL (
+           SELECT m.lane, m.topic FROM deadletter_outbox m
+            WHERE m.broker = %(broker)s AND m.paused AND (m.lane, m.topic) > (pair.lane, pair.topic)
+            ORDER BY m.lane, m.topic LIMIT 1) n
+)
+SELECT lane, topic FROM pair;
+
+-- resume_held --
+-- Let paused messages go on, in the order of ids, and at most so many of each lane and topic. Returns their keys, and whether
+-- they were refused before.
+UPDATE deadletter_outbox o
+       -- one that was refused waits for its next try
+   SET paused = false, held = o.retry_at IS NOT NULL
+ WHERE o.id = ANY(ARRAY(
+       SELECT m.id
+         FROM unnest(%(lanes)s::smallint[], %(topics)s::text[]) AS t(lane, topic)
+        CROSS JOIN LATERAL (
+              SELECT p.id FROM deadletter_outbox p
+               WHERE p.broker = %(broker)s AND p.lane = t.lane AND p.topic = t.topic AND p.paused
+               ORDER BY p.id LIMIT %(share)s) m))
+RETURNING o.lane, o.key, o.retry_at IS NOT NULL AND o.attempts > 0;
 
 -- quarantine_outbox --
 -- Copy refused messages of the outbox into poison records.
