@@ -300,6 +300,8 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "breaker_opened": ((), ()),
     "unserved_queue": ((), ("after", "queue")),
     "stuck_instance": ((), ()),
+    "outbox_age": (("after",), ()),
+    "broker_unavailable": ((), ("after",)),
 }
 _OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "queue": _queue,

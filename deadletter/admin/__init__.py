@@ -9,6 +9,7 @@ from .counters import CountAdmin
 from .instances.admin import InstanceAdmin
 from .messages.admin import MessageAdmin
 from .poison.admin import PoisonRecordAdmin
+from .published import PublishedMessageAdmin
 from .queues import QueueAdmin
 from .results import ResultAdmin
 from .workers import BreakerAdmin, WorkerProcessAdmin
@@ -22,6 +23,7 @@ __all__ = [
     "InstanceAdmin",
     "MessageAdmin",
     "PoisonRecordAdmin",
+    "PublishedMessageAdmin",
     "QueueAdmin",
     "ResultAdmin",
     "WorkerProcessAdmin",

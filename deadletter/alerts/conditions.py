@@ -1,8 +1,8 @@
 """
 The conditions of the rules, except new groups: each function yields what holds now.
 
-Dead letters (rate, depth, halted streams), messages that wait (age, no worker), workers, breakers
-and stuck instances.
+Dead letters (rate, depth, halted streams), messages that wait (age, no worker), workers, breakers,
+stuck instances, the outbox and its brokers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,20 @@ from typing import Any
 from django.db.models import Count, F, Max, Min
 
 from ..alert_rules import Rule
+from ..conf import get_settings
 from ..lifecycle.internal_queue import PREFIX, QUEUE
+from ..lifecycle.lanes import brokers_with_messages, oldest_of_broker
 from ..lifecycle.levels import oldest_waiting
-from ..models import Alert, Breaker, Instance, WorkerProcess
+from ..models import (
+    Alert,
+    Breaker,
+    BrokerStatus,
+    Instance,
+    OutboxMessage,
+    OutboxPause,
+    OutboxRelay,
+    WorkerProcess,
+)
 from ..text import storable_text
 from .context import (
     COUNTED,
@@ -47,6 +58,8 @@ def observe(context: AlertContext) -> Iterator[Observation]:
     yield from lost_workers(context)
     yield from open_breakers(context)
     yield from stuck_instances(context)
+    yield from old_events(context)
+    yield from unavailable_brokers(context)
 
 
 def poison_rates(context: AlertContext) -> Iterator[Observation]:
@@ -232,6 +245,64 @@ def open_breakers(context: AlertContext) -> Iterator[Observation]:
             detail={"name": breaker.name},
             error=storable_text(breaker.error, limit=SAMPLE),
         )
+
+
+def old_events(context: AlertContext) -> Iterator[Observation]:
+    """Find brokers for which a message of the outbox has waited for longer than the rule allows."""
+    kind = Alert.Rule.OUTBOX_AGE.value
+    for rule in context.policy.of_kind(kind):
+        pauses = _paused_brokers(context)
+        known = get_settings().brokers
+        for name in sorted({*known, *brokers_with_messages(using=context.using)} - pauses):
+            stored = oldest_of_broker(name, using=context.using)
+            if stored is not None and context.now - stored > rule.after:
+                yield Observation(
+                    rule=kind,
+                    subject=name,
+                    since=stored,
+                    last_at=context.now,
+                    detail={
+                        "name": name,
+                        "after": rule.after.total_seconds(),
+                        "seconds": (context.now - stored).total_seconds(),
+                    },
+                )
+
+
+def unavailable_brokers(context: AlertContext) -> Iterator[Observation]:
+    """Find brokers that accept nothing, while a relay tries or messages wait."""
+    kind = Alert.Rule.BROKER_UNAVAILABLE.value
+    for rule in context.policy.of_kind(kind):
+        pauses = _paused_brokers(context)
+        relays = OutboxRelay.objects.using(context.using).alive(context.now)
+        tried = set(relays.values_list("broker", flat=True))
+        rows = BrokerStatus.objects.using(context.using).filter(
+            unavailable_since__lt=context.now - rule.after
+        )
+        for broker in rows.order_by("name"):
+            if broker.name in pauses or broker.name not in get_settings().brokers:
+                continue
+            waiting = OutboxMessage.objects.using(context.using).filter(broker=broker.name)
+            n = waiting.filter(held=False).order_by()[: COUNTED + 1].count()
+            if (n or broker.name in tried) and broker.unavailable_since is not None:
+                yield Observation(
+                    rule=kind,
+                    subject=broker.name,
+                    since=broker.unavailable_since,
+                    last_at=context.now,
+                    count=n,
+                    detail={
+                        "name": broker.name,
+                        "seconds": (context.now - broker.unavailable_since).total_seconds(),
+                    },
+                    error=storable_text(broker.error, limit=SAMPLE),
+                )
+
+
+def _paused_brokers(context: AlertContext) -> set[str]:
+    """Return the brokers that a person paused as a whole: they wait on purpose."""
+    rows = OutboxPause.objects.using(context.using).filter(topic="")
+    return set(rows.values_list("broker", flat=True))
 
 
 def stuck_instances(context: AlertContext) -> Iterator[Observation]:

@@ -209,6 +209,8 @@ def page_of(alert: Alert) -> tuple[str, dict[str, str]]:
         return "breaker_changelist", {"q": subject}
     if rule == Alert.Rule.STUCK_INSTANCE:
         return "instance_changelist", {"status": "stuck", "name": subject}
+    if rule in (Alert.Rule.OUTBOX_AGE, Alert.Rule.BROKER_UNAVAILABLE):
+        return "brokerstatus_changelist", {"q": subject}
     return "queue_changelist", {}
 
 
@@ -331,6 +333,12 @@ _TITLES: dict[str, Any] = {
     "stuck_instance": lambda alert: ngettext(
         "%(name)s: %(count)s instance is stuck",
         "%(name)s: %(count)s instances are stuck",
+        alert["count"],
+    ),
+    "outbox_age": lambda _: gettext("broker %(name)s: a message of the outbox waits for %(age)s"),
+    "broker_unavailable": lambda alert: ngettext(
+        "broker %(name)s has accepted nothing for %(age)s; %(count)s message waits",
+        "broker %(name)s has accepted nothing for %(age)s; %(count)s messages wait",
         alert["count"],
     ),
 }

@@ -138,7 +138,7 @@ def poison_filter(options: dict[str, Any]) -> PoisonFilter:
             raise usage(f"--{key}: expected a value")
     for key in ("since", "until"):
         if key in given:
-            given[key] = _moment(key, given[key], options)
+            given[key] = moment(key, given[key], options)
     try:
         wanted = PoisonFilter.from_dict(given)
     except ValueError as error:
@@ -222,23 +222,23 @@ def seconds(text: str) -> float:
     return found
 
 
-def _moment(key: str, text: str, options: dict[str, Any]) -> datetime:
+def moment(key: str, text: str, options: dict[str, Any]) -> datetime:
     """Read a time, or a duration before now. A time without a zone is in TIME_ZONE."""
     try:
         return clock.now(alias(options)) - span(text)
     except argparse.ArgumentTypeError:
         pass
     try:
-        moment = parse_datetime(text)
-        day = parse_date(text) if moment is None else None
+        found = parse_datetime(text)
+        day = parse_date(text) if found is None else None
     except ValueError:
-        moment = day = None
+        found = day = None
     if day is not None:
-        moment = datetime.combine(day, time())
-    if moment is None:
+        found = datetime.combine(day, time())
+    if found is None:
         raise usage(f"--{key}: expected 2h, 3d or a time such as 2026-01-31T12:00, got {text!r}")
     try:
-        return timezone.make_aware(moment) if moment.tzinfo is None else moment
+        return timezone.make_aware(found) if found.tzinfo is None else found
     except OverflowError:
         raise usage(f"--{key}: {text} is too far away") from None
 

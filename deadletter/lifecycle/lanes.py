@@ -8,10 +8,14 @@ begin with the oldest row that is left, so what arrives for the first time is in
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
-from ..models import BrokerStatus, OutboxLane, OutboxRelay
+from django.db import connections
+from django.db.models import Min
+
+from .. import sql
+from ..models import BrokerStatus, OutboxLane, OutboxMessage, OutboxRelay
 from ..text import storable_text
 from .outbox import LANES
 from .transaction import Transaction
@@ -67,6 +71,30 @@ def report_broker(
         changes["confirmed_at"] = confirmed_at
     if changes:
         rows.filter(pk=broker).update(**changes)
+
+
+def oldest_of_broker(broker: str, *, using: str) -> datetime | None:
+    """
+    Return when the oldest message of a broker was stored that is neither held nor paused.
+
+    One probe for each lane.
+    """
+    connection = connections[using]
+    params = {"broker": broker, "lanes": list(range(LANES))}
+    ((oldest,),) = sql.run(connection, "read_oldest_of_lanes", params)
+    return sql.as_datetime(oldest, connection)
+
+
+def brokers_with_messages(*, using: str) -> Iterator[str]:
+    """
+    Return the brokers that messages wait for: one look at the index for each.
+
+    A broker that has held messages has its row of BrokerStatus, too.
+    """
+    rows = OutboxMessage.objects.using(using).filter(held=False)
+    name = ""
+    while name := rows.filter(broker__gt=name).aggregate(first=Min("broker"))["first"]:
+        yield name
 
 
 def _report(tx: Transaction, broker: str, *, token: str, worker: str, now: datetime) -> int:

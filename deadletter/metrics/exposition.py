@@ -233,6 +233,16 @@ def _depths(depths: Depths) -> Iterator[Metric]:
             },
         ),
         (
+            "outbox_paused",
+            f"Of the waiting messages, those whose topic or broker is paused, up to {COUNTED}.",
+            {broker.name: float(min(broker.paused, COUNTED)) for broker in depths.brokers},
+        ),
+        (
+            "broker_paused",
+            "1 if a person paused the broker: nothing is published to it.",
+            {broker.name: float(broker.is_paused) for broker in depths.brokers},
+        ),
+        (
             "broker_available",
             "1 if the relays can publish to the broker, 0 if it accepts nothing.",
             {broker.name: float(broker.unavailable_since is None) for broker in depths.brokers},

@@ -46,6 +46,8 @@ class BrokerHealth:
     waited: float
     relays: int
     is_available: bool
+    #: Of those that wait, how many a person paused.
+    paused: int = 0
 
 
 @dataclass
@@ -242,9 +244,11 @@ def _check_brokers(asked: _Question, now: datetime, found: Health) -> None:
                 waited=waited,
                 relays=broker.relays,
                 is_available=broker.unavailable_since is None,
+                paused=broker.paused,
             )
         )
-        if not broker.waiting:
+        # What a person paused waits on purpose.
+        if broker.is_paused or not broker.to_publish:
             continue
         if not broker.is_configured:
             found.problems.append(

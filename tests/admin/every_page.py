@@ -23,7 +23,9 @@ from deadletter.models import (
     Instance,
     InstanceEvent,
     Message,
+    OutboxPause,
     PoisonRecord,
+    PublishedMessage,
     Queue,
     Result,
     Span,
@@ -35,7 +37,7 @@ from deadletter.operations import PoisonFilter
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}javascript:"
 MODELS = (
     Alert, AuditEntry, Breaker, BrokerStatus, BulkJob, Count, Instance, InstanceEvent, Message,
-    PoisonRecord, Queue, Result, WorkerProcess,
+    OutboxPause, PoisonRecord, PublishedMessage, Queue, Result, WorkerProcess,
 )  # fmt: skip
 
 
@@ -63,6 +65,9 @@ def hostile_rows(now: Any) -> dict[str, Model]:
     progress = {"done": 1, "total": 2, "note": HOSTILE, "at": now.isoformat()}
     Message.objects.update(progress=progress)
     PoisonRecord.objects.update(progress=progress)
+    OutboxPause.objects.create(
+        broker="default", topic=HOSTILE, paused_at=now, by=HOSTILE, why=HOSTILE
+    )
     return {
         "buried": _buried(),
         "message": message,
@@ -85,6 +90,10 @@ def hostile_rows(now: Any) -> dict[str, Model]:
         "result": _result(now),
         "brokerstatus": BrokerStatus.objects.create(
             name="default", error=HOSTILE, unavailable_since=now, confirmed_at=now
+        ),
+        "publishedmessage": PublishedMessage.objects.create(
+            id=10**8, broker="default", topic=HOSTILE, key=HOSTILE, payload={"to": HOSTILE},
+            headers={"x": HOSTILE}, created_at=now, published_at=now,
         ),
         "breaker": Breaker.objects.create(
             name=HOSTILE, failures=3, error=HOSTILE, opened_by=HOSTILE,

@@ -21,6 +21,7 @@ from ...models import primary_alias
 from ...operations.series import HOUR, WINDOWS, Window
 from ...sql.planner import by_index
 from .attempt_bars import AttemptBars, read_attempt_bars
+from .broker_table import BrokerTable, read_broker_table
 from .charts import draw_charts
 from .figure import Figure
 from .group_table import GroupTable, read_group_table
@@ -49,6 +50,7 @@ class Dashboard:
     streams: StreamTable | None
     groups: GroupTable | None
     workers: WorkerTable | None
+    brokers: BrokerTable | None
 
 
 def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> Dashboard:
@@ -61,7 +63,10 @@ def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) 
         workers = read_worker_table(links, now, using)
         queues = read_queue_table(links, now, using)
         streams = read_stream_table(links, using)
-        verdict = judge(links, now, using, queues=queues, streams=streams, workers=workers)
+        brokers = read_broker_table(links, using)
+        verdict = judge(
+            links, now, using, queues=queues, streams=streams, workers=workers, brokers=brokers
+        )
         retries = read_attempt_bars(links, using)
         groups = read_group_table(links, now, using)
         # By index: counters are kept for a year, and a chart reads at most a week of them.
@@ -79,6 +84,7 @@ def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) 
         streams=streams,
         groups=groups,
         workers=workers,
+        brokers=brokers,
     )
 
 

@@ -13,6 +13,7 @@ from ...models import Message, PoisonRecord, Queue, State
 from ...text import page_text
 from ...times import lasting
 from ..counts import Capped, capped
+from .broker_table import BrokerTable
 from .links import Links
 from .queue_table import QueueRow, QueueTable
 from .stream_table import StreamTable
@@ -56,6 +57,7 @@ def judge(
     queues: QueueTable | None,
     streams: StreamTable | None,
     workers: WorkerTable | None,
+    brokers: BrokerTable | None,
 ) -> Verdict:
     """Judge only by what the user may see."""
     lines = queues.lines if queues else []
@@ -63,10 +65,12 @@ def judge(
         *_halted(streams, now),
         *_unserved(lines, workers, now),
         *_held(workers, now),
+        *_unpublished(brokers, now),
         *_died(links, now, using),
         *_failing(links, lines),
         *_late(links, lines, workers, now),
         *_paused(lines, now),
+        *_paused_brokers(brokers),
         *_lost(workers, now),
     ]
     found.sort(key=lambda finding: finding.level != "bad")
@@ -110,6 +114,39 @@ def _held(workers: WorkerTable | None, now: datetime) -> Iterator[Finding]:
         n = len(breakers) - NAMED
         text = ngettext("%(n)s more breaker open", "%(n)s more breakers open", n) % {"n": n}
         yield Finding("bad", text, workers.breakers_url)
+
+
+def _unpublished(brokers: BrokerTable | None, now: datetime) -> Iterator[Finding]:
+    """Report brokers that accept nothing, and messages of the outbox that wait for too long."""
+    for line in brokers.lines if brokers else []:
+        report = line.report
+        if report.is_paused or not report.to_publish:
+            continue
+        name = {"name": _short(report.name)}
+        waited = report.oldest_at is not None and now - report.oldest_at > LATE
+        if not report.is_configured:
+            text = gettext("messages wait for broker %(name)s, which is not in the settings")
+            yield Finding("bad", text % name, line.url, _for(report.oldest_at, now))
+        elif report.unavailable_since is not None:
+            text = gettext("broker %(name)s accepts nothing")
+            yield Finding("bad", text % name, line.url, _for(report.unavailable_since, now))
+        elif waited and not report.relays:
+            text = gettext("no relay publishes to broker %(name)s")
+            yield Finding("bad", text % name, line.url, _for(report.oldest_at, now))
+        elif waited:
+            text = gettext("publishing to broker %(name)s is behind")
+            yield Finding("warn", text % name, line.url, _for(report.oldest_at, now))
+
+
+def _paused_brokers(brokers: BrokerTable | None) -> Iterator[Finding]:
+    for line in brokers.lines if brokers else []:
+        if not line.report.paused:
+            continue
+        if line.report.is_paused:
+            text = gettext("broker %(name)s is paused, and %(n)s of its messages wait")
+        else:
+            text = gettext("topics of broker %(name)s are paused, and %(n)s messages wait")
+        yield Finding("warn", text % {"name": _short(line.name), "n": line.paused}, line.url)
 
 
 def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:
