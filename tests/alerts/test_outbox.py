@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from deadletter import operations, publish
 from deadletter.models import BrokerStatus, OutboxMessage
 from deadletter.operations import health, list_brokers
-from tests.alerts.conftest import decide, notices, rules  # noqa: F401 - fixtures
+from deadletter.conf import get_settings
+from deadletter.worker.relay import Relay
+from tests.outbox.memory_transport import PATH, MemoryTransport
 
-pytestmark = pytest.mark.django_db(transaction=True)
+from .conftest import notices
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture(autouse=True)
+def broker(settings) -> Iterator[type[MemoryTransport]]:
+    brokers = {"default": {"transport": PATH}, "other": {"transport": PATH}}
+    settings.DEADLETTER = {**settings.DEADLETTER, "BROKERS": brokers}
+    MemoryTransport.reset()
+    yield MemoryTransport
+    MemoryTransport.reset()
+
+
+@pytest.fixture
+def relay(broker) -> Relay:
+    return Relay(get_settings().brokers["default"], using="default", worker="w", drain=True)
 
 
 def test_an_old_message_of_the_outbox_is_an_alert_until_it_is_published(
