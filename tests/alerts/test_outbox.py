@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from deadletter import operations, publish
+from deadletter.conf import get_settings
 from deadletter.models import BrokerStatus, OutboxMessage
 from deadletter.operations import health, list_brokers
-from deadletter.conf import get_settings
 from deadletter.worker.relay import Relay
 from tests.outbox.memory_transport import PATH, MemoryTransport
 

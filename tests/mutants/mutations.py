@@ -1348,13 +1348,15 @@ def _outbox() -> Iterator[Mutation]:
     """Break the order, the leases and the refusals of the outbox, and the inbox."""
     relay, inbox = "tests/outbox/test_relay.py", "tests/outbox/test_inbox.py"
     batches = "lifecycle/outbox_batches.py"
+    pauses, archives = "tests/outbox/test_pauses.py", "tests/outbox/test_archives.py"
+    returned = "tests/outbox/test_publications.py"
     for name, edit, test in (
         (
             "publish what waits behind a refused message of its key",
             python(
                 "worker/relay.py",
-                "if not row.is_due_again and row.lane_key in self._waiting:",
-                "if False:",
+                "                row.lane_key in self._waiting\n",
+                "                False\n",
             ),
             f"{relay}::test_a_refused_message_holds_its_key_and_nobody_else",
         ),
@@ -1362,8 +1364,8 @@ def _outbox() -> Iterator[Mutation]:
             "forget the keys that wait when lanes change hands",
             python(
                 "worker/relay.py",
-                "return lanes, read_waiting_keys(tx, self.broker.name, lanes)",
-                "return lanes, set()",
+                "return lanes, read_waiting_keys(tx, name, lanes), ",
+                "return lanes, set(), ",
             ),
             f"{relay}::test_another_relay_knows_which_keys_wait",
         ),
@@ -1401,6 +1403,86 @@ def _outbox() -> Iterator[Mutation]:
                 "        is_due",
             ),
             f"{relay}::test_a_confirm_is_settled_after_the_database_was_away",
+        ),
+        (
+            "publish what is paused",
+            python("worker/relay.py", "if self._pauses and self._pauses.cover(", "if False and ("),
+            f"{pauses}::test_a_paused_topic_waits_and_the_others_go_on",
+        ),
+        (
+            "publish to a broker that is paused",
+            python(
+                "worker/relay.py",
+                "if not self._lanes or self._pauses.is_whole:",
+                "if not self._lanes:",
+            ),
+            f"{pauses}::test_a_paused_broker_gets_nothing_and_nothing_is_updated",
+        ),
+        (
+            "pass a paused message of the same batch",
+            python("worker/relay.py", "                or row.lane_key in paused\n", ""),
+            f"{pauses}::test_messages_of_other_topics_wait_behind_a_paused_one_of_their_key",
+        ),
+        (
+            "pass a paused message of an earlier batch",
+            python("worker/relay.py", "                or self._is_behind_paused(row)\n", ""),
+            f"{pauses}::test_messages_of_other_topics_wait_behind_a_paused_one_of_their_key",
+        ),
+        (
+            "free what waits behind the next paused message",
+            sql(
+                "sqlite",
+                "free_key",
+                "AND p.paused AND p.retry_at IS NULL), 9223372036854775807)",
+                "AND false), 9223372036854775807)",
+            ),
+            f"{pauses}::test_a_message_between_two_paused_topics_goes_on_with_the_first",
+        ),
+        (
+            "try a refused message whose topic is paused",
+            sql("sqlite", "hold_paused", "SET held = 1, paused = 1", "SET held = 1"),
+            f"{pauses}::test_a_refused_message_whose_topic_is_paused_is_not_tried",
+        ),
+        (
+            "keep what was published although the settings do not say so",
+            python(
+                batches,
+                '"archive_published" if is_archived(broker) else "delete_published"',
+                '"archive_published"',
+            ),
+            f"{archives}::test_nothing_is_kept_unless_the_settings_say_so",
+        ),
+        (
+            "publish again without the id of the first message",
+            python(
+                "lifecycle/archives.py",
+                "    headers |= {ORIGINAL_ID: str(row.pk), ORIGINAL_TIME: sql.iso(row.created_at)}\n",
+                "",
+            ),
+            f"{archives}::test_a_message_is_published_again_with_a_new_id",
+        ),
+        (
+            "publish for a message that is no longer the worker's",
+            python("lifecycle/completions.py", "        if item.id in ours and", "        if"),
+            f"{returned}::test_a_lost_lease_publishes_nothing_and_the_rest_of_the_batch_does",
+        ),
+        (
+            "keep EVENT_STORED after a failure, without the event",
+            python(
+                "worker/failure.py",
+                "return reached & ~(message.stage & Status.EVENT_STORED)",
+                "return reached",
+            ),
+            f"{returned}::test_a_failure_after_next_stage_does_not_lose_the_event",
+        ),
+        (
+            "publish the event of a stage once more at the end",
+            python(
+                "lifecycle/publications.py",
+                "elif value is None or message.status & _EVENT_STORED:",
+                "elif value is None:",
+            ),
+            f"{returned}::test_the_stage_event_stored_stores_the_event_and_the_end_does_not_repeat_it",
         ),
         (
             "take lanes that another relay holds",

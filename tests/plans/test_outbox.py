@@ -16,6 +16,12 @@ from deadletter.lifecycle.outbox_batches import (
     read_refused,
     settle_batch,
 )
+from deadletter.lifecycle.pauses import (
+    hold_paused,
+    read_paused_keys,
+    read_paused_topics,
+    resume_held,
+)
 from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import OutboxMessage
 from deadletter.operations import list_brokers
@@ -30,9 +36,9 @@ pytestmark = pytest.mark.slow
 
 ROWS = """
     INSERT INTO deadletter_outbox (broker, lane, topic, key, payload, created_at, held, attempts,
-           retry_at, poison_count)
-    SELECT %(broker)s, n %% 16, 't', %(key)s || (n %% 5000), '{{}}', %(now)s, %(held)s, 0,
-           %(retry_at)s, 0
+           retry_at, poison_count, paused)
+    SELECT %(broker)s, n %% 16, %(topic)s, %(key)s || (n %% 5000), '{{}}', %(now)s, %(held)s, 0,
+           %(retry_at)s, 0, %(paused)s
       FROM {series}
 """
 EVERY = list(range(LANES))
@@ -41,18 +47,20 @@ DEFAULT = Broker(name="default", transport="-", options={})
 
 @pytest.fixture(scope="module", autouse=True)
 def stored(crowd: None, django_db_blocker: Any) -> Iterator[None]:
-    """Another broker's backlog, held messages, refused ones for later, and a backlog."""
+    """Another broker's backlog, held and paused messages, refused ones, and a backlog."""
     text = ROWS.format(series=SERIES[connection.vendor])
     later = NOW + timedelta(hours=1)
     with django_db_blocker.unblock():
-        for broker, key, held, retry_at in (
-            ("away", "a", False, None),
-            ("default", "held", True, None),
-            ("default", "refused", True, later),
-            ("default", "ready", False, None),
+        for broker, key, held, retry_at, paused in (
+            ("away", "a", False, None, False),
+            ("default", "held", True, None, False),
+            ("default", "refused", True, later, False),
+            ("default", "paused", True, None, True),
+            ("default", "refused", True, NOW, True),
+            ("default", "ready", False, None, False),
         ):
             values = {"broker": broker, "key": key, "held": held, "retry_at": retry_at}
-            values |= {"now": NOW, "n": MANY}
+            values |= {"now": NOW, "n": MANY, "paused": paused, "topic": "p" if paused else "t"}
             with connection.cursor() as cursor:
                 cursor.execute(text, {name: adapted(value) for name, value in values.items()})
         yield
@@ -110,6 +118,36 @@ def test_refused_messages_of_the_same_time_are_read_in_their_order(seen):
 
     assert len(rows) == 512
     assert [row.id for row in rows] == sorted(row.id for row in rows)
+
+
+def test_the_first_paused_message_of_a_key_is_found_at_once(seen):
+    keys = [(n % 16, f"paused{n}") for n in range(1, 200)] + [(3, "ready3")]
+
+    found = in_transaction(lambda tx: read_paused_keys(tx, "default", keys))
+
+    assert len(found) == 199
+    assert_bounded(seen, "read_paused_keys", rows=3_000)
+
+
+@pytest.mark.postgresql_only(reason="SQLite reads the index of paused messages")
+def test_the_topics_with_paused_messages_are_found_by_a_probe_each(seen):
+    found = in_transaction(lambda tx: read_paused_topics(tx, "default", EVERY))
+
+    assert sorted(found) == [(lane, "p") for lane in EVERY]
+    assert_bounded(seen, "read_paused_topics", rows=3_000)
+
+
+def test_a_piece_of_resumed_messages_reads_only_itself_and_its_keys(seen):
+    def work(tx: Any) -> None:
+        topics = [(lane, "p") for lane in EVERY]
+        assert resume_held(tx, "default", topics, share=32).n == 512
+        rows = read_batch(tx, "default", EVERY, share=32)
+        hold_paused(tx, [row.id for row in rows])
+
+    in_transaction(work)
+
+    free = "free_key" if connection.vendor == "sqlite" else "free_keys"
+    assert_bounded(seen, "resume_held", "hold_paused", free, rows=10_000)
 
 
 def test_the_oldest_message_of_a_broker_is_found_at_once(seen, settings):
