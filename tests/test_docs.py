@@ -24,8 +24,10 @@ from deadletter.models import (
     OnPoison,
     OutboxLane,
     OutboxMessage,
+    OutboxPause,
     OutboxRelay,
     PoisonRecord,
+    PublishedMessage,
     Queue,
     Result,
     StreamPolicy,
@@ -321,7 +323,14 @@ def test_every_statement_named_in_the_architecture_exists() -> None:
 def test_every_index_is_described_in_the_architecture() -> None:
     page = ROOT / "docs" / "architecture.md"
     listed = {name for row in table(page, "index") for name in names(row[0])}
-    outbox = (OutboxMessage, OutboxLane, OutboxRelay, InboxMessage)
+    outbox = (
+        OutboxMessage,
+        OutboxLane,
+        OutboxRelay,
+        OutboxPause,
+        PublishedMessage,
+        InboxMessage,
+    )
     models = (Message, PoisonRecord, Result, Count, Instance, InstanceEvent, AuditEntry, *outbox)
     real = {index.name for model in models for index in model._meta.indexes}
     unique = {c.name for m in models for c in m._meta.constraints if hasattr(c, "fields")}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from .alerts import AlertAdmin
+from .archive import PublishedMessageAdmin
 from .audits import AuditEntryAdmin
 from .brokers import BrokerStatusAdmin
 from .counters import CountAdmin
 from .instances.admin import InstanceAdmin
 from .messages.admin import MessageAdmin
 from .poison.admin import PoisonRecordAdmin
-from .published import PublishedMessageAdmin
 from .queues import QueueAdmin
 from .results import ResultAdmin
 from .workers import BreakerAdmin, WorkerProcessAdmin
