@@ -16,8 +16,9 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import operations
+from ..conf import get_settings
 from ..exceptions import MessageRejected
-from ..lifecycle.archives import kept_for
+from ..lifecycle.archives import is_archived
 from ..models import PublishedMessage, primary_alias
 from ..operations import ArchiveFilter
 from ..text import page_text
@@ -114,7 +115,7 @@ class PublishedMessageAdmin(ReadOnlyAdmin):
         allowed = may(self, request, PERMISSION)
         extra = {
             "again_url": link(self.admin_site.name, "publishedmessage_topic") if allowed else "",
-            "is_off": not kept_for(""),
+            "is_off": not any(map(is_archived, get_settings().brokers.values())),
         }
         return super().changelist_view(request, {**extra, **(extra_context or {})})
 
