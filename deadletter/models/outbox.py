@@ -17,7 +17,7 @@ class OutboxMessage(models.Model):
     A message that a broker has not confirmed yet.
 
     Rows are inserted by `publish` and deleted after the confirm. Only those that the broker
-    refuses, and those of the same key behind them, are ever updated.
+    refuses or whose topic is paused, and those of the same key behind them, are ever updated.
     """
 
     broker = models.CharField(_("broker"), max_length=100)
