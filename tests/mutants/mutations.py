@@ -525,7 +525,13 @@ def _stages() -> Iterator[Mutation]:
     yield Mutation(
         "keep a stage whose work was rolled back",
         "sqlite",
-        [python("worker/failure.py", "return reached & ~message.stage if", "return reached if")],
+        [
+            python(
+                "worker/failure.py",
+                "        return reached & ~message.stage\n",
+                "        return reached\n",
+            )
+        ],
         [f"{RECORDED}::test_a_stage_that_was_to_be_committed_with_its_work_is_undone_with_it"],
     )
     yield Mutation(
@@ -662,8 +668,8 @@ def _progress() -> Iterator[Mutation]:
         [
             python(
                 "worker/execute.py",
-                "KeptResult(text, handler.kept, message.progress)",
-                "KeptResult(text, handler.kept)",
+                "KeptResult(value, handler.kept, message.progress, event)",
+                "KeptResult(value, handler.kept, None, event)",
             )
         ],
         [f"{PROGRESS}::test_a_result_keeps_the_last_report"],
@@ -1406,7 +1412,7 @@ def _outbox() -> Iterator[Mutation]:
         ),
         (
             "publish what is paused",
-            python("worker/relay.py", "if self._pauses and self._pauses.cover(", "if False and ("),
+            python("worker/relay.py", "if self._has_paused and", "if False and"),
             f"{pauses}::test_a_paused_topic_waits_and_the_others_go_on",
         ),
         (

@@ -101,17 +101,26 @@ UPDATE deadletter_outbox
 
 -- free_keys --
 -- The same for many keys, after paused messages of them were resumed. Not those behind a refused one.
-UPDATE deadletter_outbox o
+UPDATE deadletter_outbox
    SET held = false
-  FROM unnest(%(lanes)s::smallint[], %(keys)s::text[]) AS k(lane, key)
-       -- one probe for each key, not for each of its messages
- CROSS JOIN LATERAL (
-       SELECT (SELECT p.id FROM deadletter_outbox p
-                WHERE p.broker = %(broker)s AND p.lane = k.lane AND p.key = k.key AND p.held
-                  AND (p.attempts > 0 OR (p.paused AND p.retry_at IS NULL))
-                ORDER BY p.id LIMIT 1) AS id) AS first
- WHERE o.broker = %(broker)s AND o.lane = k.lane AND o.key = k.key AND o.held AND o.retry_at IS NULL AND NOT o.paused
-   AND o.id < COALESCE(first.id, 9223372036854775807);
+ WHERE id = ANY(ARRAY(
+       SELECT m.id
+         FROM unnest(%(lanes)s::smallint[], %(keys)s::text[]) AS k(lane, key)
+              -- one probe for each key, not for each of its messages
+        CROSS JOIN LATERAL (
+              SELECT (SELECT p.id FROM deadletter_outbox p
+                       WHERE p.broker = %(broker)s AND p.lane >= k.lane AND p.lane <= k.lane
+                         AND p.key >= k.key AND p.key <= k.key AND p.held
+                         AND (p.attempts > 0 OR (p.paused AND p.retry_at IS NULL))
+                       ORDER BY p.lane, p.key, p.id LIMIT 1) AS id) AS first
+        CROSS JOIN LATERAL (
+              SELECT o.id FROM deadletter_outbox o
+                     -- a range and its order, see read_lanes
+               WHERE o.broker = %(broker)s AND o.lane >= k.lane AND o.lane <= k.lane
+                 AND o.key >= k.key AND o.key <= k.key AND o.held AND o.retry_at IS NULL AND NOT o.paused
+                 AND o.id < COALESCE(first.id, 9223372036854775807)
+               ORDER BY o.lane, o.key, o.id
+               LIMIT 2147483647) m));
 
 -- free_stranded_keys --
 -- Let messages go on that wait behind no refused or paused message. There are none, unless two relays settled messages of a key
@@ -134,9 +143,11 @@ UPDATE deadletter_outbox
 -- Read the first paused message of each of these keys.
 SELECT k.lane, k.key,
        (SELECT m.id FROM deadletter_outbox m
-         WHERE m.broker = %(broker)s AND m.lane = k.lane AND m.key = k.key AND m.held
+               -- a range and its order, see read_lanes
+         WHERE m.broker = %(broker)s AND m.lane >= k.lane AND m.lane <= k.lane
+           AND m.key >= k.key AND m.key <= k.key AND m.held
            AND m.paused AND (m.retry_at IS NULL OR m.attempts > 0)
-         ORDER BY m.id LIMIT 1)
+         ORDER BY m.lane, m.key, m.id LIMIT 1)
   FROM unnest(%(lanes)s::smallint[], %(keys)s::text[]) AS k(lane, key);
 
 -- read_paused_topics --
@@ -164,8 +175,9 @@ UPDATE deadletter_outbox o
          FROM unnest(%(lanes)s::smallint[], %(topics)s::text[]) AS t(lane, topic)
         CROSS JOIN LATERAL (
               SELECT p.id FROM deadletter_outbox p
-               WHERE p.broker = %(broker)s AND p.lane = t.lane AND p.topic = t.topic AND p.paused
-               ORDER BY p.id LIMIT %(share)s) m))
+               WHERE p.broker = %(broker)s AND p.lane >= t.lane AND p.lane <= t.lane
+                 AND p.topic >= t.topic AND p.topic <= t.topic AND p.paused
+               ORDER BY p.lane, p.topic, p.id LIMIT %(share)s) m))
 RETURNING o.lane, o.key, o.retry_at IS NOT NULL AND o.attempts > 0;
 
 -- quarantine_outbox --
