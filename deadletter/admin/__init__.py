@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .alerts import AlertAdmin
 from .audits import AuditEntryAdmin
+from .breakers import BreakerAdmin
 from .brokers import BrokerStatusAdmin
 from .counters import CountAdmin
 from .instances.admin import InstanceAdmin
@@ -11,7 +12,7 @@ from .messages.admin import MessageAdmin
 from .poison.admin import PoisonRecordAdmin
 from .queues import QueueAdmin
 from .results import ResultAdmin
-from .workers import BreakerAdmin, WorkerProcessAdmin
+from .workers import WorkerProcessAdmin
 
 __all__ = [
     "AlertAdmin",
