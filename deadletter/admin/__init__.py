@@ -12,6 +12,7 @@ from .messages.admin import MessageAdmin
 from .poison.admin import PoisonRecordAdmin
 from .queues import QueueAdmin
 from .results import ResultAdmin
+from .schedules.admin import ScheduleAdmin
 from .workers import WorkerProcessAdmin
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "PoisonRecordAdmin",
     "QueueAdmin",
     "ResultAdmin",
+    "ScheduleAdmin",
     "WorkerProcessAdmin",
 ]
