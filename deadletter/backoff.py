@@ -9,6 +9,8 @@ from datetime import timedelta
 
 from .durations import as_timedelta
 
+#: Seconds that a message of a held name is put aside, at most: a reset is obeyed after them.
+HOLD_WAIT = 30.0
 #: The delay of a message whose payload cannot be decoded, however often it failed.
 UNDECODABLE = timedelta(seconds=1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .alerts import AlertAdmin
 from .archive import PublishedMessageAdmin
 from .audits import AuditEntryAdmin
+from .breakers import BreakerAdmin
 from .brokers import BrokerStatusAdmin
 from .counters import CountAdmin
 from .instances.admin import InstanceAdmin
@@ -12,7 +13,8 @@ from .messages.admin import MessageAdmin
 from .poison.admin import PoisonRecordAdmin
 from .queues import QueueAdmin
 from .results import ResultAdmin
-from .workers import BreakerAdmin, WorkerProcessAdmin
+from .schedules.admin import ScheduleAdmin
+from .workers import WorkerProcessAdmin
 
 __all__ = [
     "AlertAdmin",
@@ -26,5 +28,6 @@ __all__ = [
     "PublishedMessageAdmin",
     "QueueAdmin",
     "ResultAdmin",
+    "ScheduleAdmin",
     "WorkerProcessAdmin",
 ]

@@ -1,4 +1,4 @@
-"""The workers with what each of them runs, their deaths, and the open circuit breakers."""
+"""The workers with what each of them runs, and their deaths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
 from django.db.models import DateTimeField, Q, Value
 from django.http import HttpRequest
 from django.template.loader import render_to_string
@@ -16,11 +15,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import clock
-from ..models import Breaker, WorkerDeath, WorkerProcess, primary_alias
+from ..models import WorkerDeath, WorkerProcess, primary_alias
 from ..times import ago
 from .base import ReadOnlyAdmin
-from .error_text import hidden_text
-from .render import show_text
 from .urls import link, to_messages
 
 #: Messages of a worker shown in the list; its page shows all that it reported.
@@ -133,56 +130,6 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
             "url": link(self.admin_site.name, "message_change", id) if known else "",
             "since": _elapsed(seconds, worker.seen_at, worker.now),
         }
-
-
-class OpenBreakers(ChangeList):
-    """Lists the open breakers only. The page of a closed breaker still exists."""
-
-    def get_queryset(self, *args: Any, **kwargs: Any) -> Any:
-        rows: Any = super().get_queryset(*args, **kwargs)
-        return rows.open(clock.now(rows.db))
-
-
-@admin.register(Breaker)
-class BreakerAdmin(ReadOnlyAdmin):
-    """The open circuit breakers. A worker deletes the row when a probe succeeds."""
-
-    list_display = ("name", "status", "failures", "error_start", "opened_at", "opened_by")
-    ordering = ("name",)
-    search_fields = ("name",)
-    search_help_text = _("The exact name of a message.")
-    fields = ("name", "status", "until", "failures", "shown_error", "opened_at", "opened_by")
-    readonly_fields = fields
-    without_payload = dict.fromkeys(("error_start", "shown_error", "error"), "hidden_error")
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        rows = super().get_queryset(request)
-        return rows.annotate(now=Value(clock.now(rows.db), DateTimeField()))
-
-    def matches(self, term: str) -> Q:
-        return Q(name=term)
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return OpenBreakers
-
-    @admin.display(description=_("status"))
-    def status(self, breaker: Any) -> Any:
-        if breaker.until > breaker.now:
-            left = (breaker.until - breaker.now).total_seconds()
-            return _badge("halted", gettext("held for %(n)d more seconds") % {"n": left})
-        return _badge("waiting", gettext("the next message is tried"))
-
-    @admin.display(description=_("last error"))
-    def error_start(self, breaker: Breaker) -> str:
-        return breaker.error[:120]
-
-    @admin.display(description=_("last error"))
-    def shown_error(self, breaker: Breaker) -> str:
-        return show_text(breaker.error)
-
-    @admin.display(description=_("last error"))
-    def hidden_error(self, breaker: Breaker) -> str:
-        return hidden_text(breaker.error)
 
 
 def _reason(death: WorkerDeath) -> str:

@@ -236,7 +236,8 @@ def open_breakers(context: AlertContext) -> Iterator[Observation]:
     if not context.policy.of_kind(kind):
         return
     # A handler that keeps failing is tried and held back again: one alert, not one for each time.
-    open = Breaker.objects.using(context.using).open(context.now - CLOSED_AFTER)
+    # A name that only a person holds waits on purpose, as a paused queue does.
+    open = Breaker.objects.using(context.using).open(context.now - CLOSED_AFTER).failing()
     rows = open.exclude(name__startswith=PREFIX)
     for breaker in rows.order_by("name")[:MOST]:
         yield Observation(

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from .. import clock
+from ..models import UNTIL_RESET
 from ..operations import Stats, stats
 from ..operations.statistics import QueueStats
 from .args import add_common, alias, check_source
@@ -74,6 +75,9 @@ def _more(screen: Screen, found: Stats, now: Any) -> None:
         ]
     )
     if found.breakers:
-        rows = [[name, ago(until, now)] for name, until in found.breakers.items()]
+        rows = [
+            [name, "it is reset" if until >= UNTIL_RESET else ago(until, now)]
+            for name, until in found.breakers.items()
+        ]
         screen.lines([""])
         screen.table(["held by a breaker", "until"], rows)

@@ -54,6 +54,8 @@ class Depths:
     workers: int = 0
     #: Message names that a circuit breaker holds back.
     breakers: list[str] = field(default_factory=list)
+    #: Message names that a person holds.
+    held_names: list[str] = field(default_factory=list)
     #: Running instances that wait for a message that no longer exists.
     stuck: int = 0
     #: Failed messages by attempts: the oldest CLASSIFIED, each band by its name.
@@ -76,12 +78,13 @@ def _read_depths(using: str) -> Depths:
     now = clock.now(using)
     alive = WorkerProcess.objects.using(using).alive(now)
     served = list(alive.values_list("queues", flat=True))
-    breakers = (
-        Breaker.objects.using(using).open(now).order_by("name").values_list("name", flat=True)
-    )
+    breakers = list(Breaker.objects.using(using).open(now).order_by("name"))
     stuck = _count(Instance.objects.using(using).stuck())
     serving = ServedQueues(served)
-    found = Depths(workers=len(served), breakers=list(breakers), stuck=stuck, at=now)
+    found = Depths(workers=len(served), stuck=stuck, at=now)
+    # A name may be in both: a person holds it because its handler keeps failing.
+    found.breakers = [row.name for row in breakers if row.failures or not row.is_held]
+    found.held_names = [row.name for row in breakers if row.is_held]
     found.brokers = list_brokers(using=using)
     found.attempts, found.candidates = _attempts(using)
     queues = Queue.objects.using(using).order_by("name")

@@ -256,6 +256,13 @@ def _depths(depths: Depths) -> Iterator[Metric]:
         "name",
         dict.fromkeys(depths.breakers, 1),
     )
+    yield _by_label(
+        GaugeMetricFamily,
+        "breaker_held",
+        "1 for each message name that a person holds.",
+        "name",
+        dict.fromkeys(depths.held_names, 1),
+    )
 
 
 def _seconds(since: datetime, now: datetime) -> float:

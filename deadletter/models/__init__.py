@@ -28,10 +28,11 @@ from .primary import primary_alias
 from .queue import OnPoison, Queue, StreamPolicy
 from .result import Result, ResultOutcome
 from .schedule import MissedRuns, Overlap, RunOutcome, Schedule, ScheduleRun, Sends
-from .worker import Breaker, WorkerDeath, WorkerProcess
+from .worker import UNTIL_RESET, Breaker, WorkerDeath, WorkerProcess
 
 __all__ = [
     "NO_REASON",
+    "UNTIL_RESET",
     "Act",
     "Alert",
     "AlertState",

@@ -31,6 +31,8 @@ class Act(models.TextChoices):
     RESUME_SCHEDULE = "resume_schedule", _("resume a schedule")
     RUN_SCHEDULE = "run_schedule", _("run a schedule now")
     SYNC_SCHEDULES = "sync_schedules", _("synchronise schedules")
+    HOLD_BREAKER = "hold_breaker", _("hold a message name")
+    RESET_BREAKER = "reset_breaker", _("reset a circuit breaker")
 
 
 class AuditEntry(models.Model):

@@ -8,6 +8,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from ..durations import LATEST
 from ..patterns import ServedQueues
 from .fields import MomentField, ReadableJSONField
 
@@ -88,18 +89,27 @@ class WorkerDeath(models.Model):
         return self.name
 
 
+#: `Breaker.until` of a name that a person holds until it is reset.
+UNTIL_RESET = LATEST
+
+
 class BreakerQuerySet(models.QuerySet["Breaker"]):
     def open(self, now: datetime) -> BreakerQuerySet:
         """Narrow to breakers that are open now."""
         return self.filter(until__gt=now)
 
+    def failing(self) -> BreakerQuerySet:
+        """Narrow to names whose handler kept failing: not to those that only a person holds."""
+        return self.exclude(is_held=True, failures=0)
+
 
 class Breaker(models.Model):
     """
-    An open circuit breaker: messages of this name wait because its handler keeps failing.
+    An open circuit breaker: messages of this name wait.
 
-    The row stays after `until`: then the next message is tried, and its success removes the row. A
-    name to which nothing is sent keeps its row.
+    Because its handler keeps failing: the row stays after `until`; then the next message is tried,
+    and its success removes the row. A name to which nothing is sent keeps its row. Or because a
+    person holds the name: only a reset, or the time `until`, ends that.
     """
 
     name = models.CharField(_("message name"), max_length=200, unique=True)
@@ -107,7 +117,11 @@ class Breaker(models.Model):
     error = models.TextField(_("last error"))
     opened_at = MomentField(_("opened at"))
     until = MomentField(_("held until"))
+    #: A worker, or the person who holds the name.
     opened_by = models.CharField(_("opened by"), max_length=200)
+    is_held = models.BooleanField(_("held by a person"), default=False, db_default=False)
+    #: The reason that this person gave.
+    why = models.TextField(_("why"), default="", db_default="", blank=True)
 
     objects: ClassVar[BreakerQuerySet] = BreakerQuerySet.as_manager()  # type: ignore[assignment]
 
@@ -116,6 +130,12 @@ class Breaker(models.Model):
         verbose_name = _("circuit breaker")
         verbose_name_plural = _("circuit breakers")
         ordering = ("name",)
+        permissions = (("hold_breaker", _("Can hold and reset circuit breakers")),)
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def held_until(self) -> datetime | None:
+        """The end of the hold; None: a reset."""
+        return None if self.until >= UNTIL_RESET else self.until

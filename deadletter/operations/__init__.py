@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .acts import Total
 from .audit import trail
+from .breakers import BreakerReport, hold_breaker, list_breakers, reset_breaker
 from .brokers import BrokerReport, list_brokers
 from .bulk import control_job, purge, remove_matching, retry_matching, start_job
 from .dead_queues import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
@@ -89,6 +90,7 @@ from .streams import HeldStream, get_stream, list_streams
 __all__ = [
     "POLICY",
     "ArchiveFilter",
+    "BreakerReport",
     "BrokerReport",
     "Cancellation",
     "DeadQueueFilter",
@@ -127,7 +129,9 @@ __all__ = [
     "get_schedule",
     "get_stream",
     "health",
+    "hold_breaker",
     "import_messages",
+    "list_breakers",
     "list_brokers",
     "list_groups",
     "list_instances",
@@ -159,6 +163,7 @@ __all__ = [
     "remove_matching",
     "remove_poison",
     "require_queue",
+    "reset_breaker",
     "resume",
     "resume_matching",
     "resume_outbox",

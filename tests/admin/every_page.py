@@ -28,6 +28,8 @@ from deadletter.models import (
     PublishedMessage,
     Queue,
     Result,
+    Schedule,
+    ScheduleRun,
     Span,
     WorkerProcess,
 )
@@ -37,7 +39,8 @@ from deadletter.operations import PoisonFilter
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}javascript:"
 MODELS = (
     Alert, AuditEntry, Breaker, BrokerStatus, BulkJob, Count, Instance, InstanceEvent, Message,
-    OutboxPause, PoisonRecord, PublishedMessage, Queue, Result, WorkerProcess,
+    OutboxPause, PoisonRecord, PublishedMessage, Queue, Result, Schedule, ScheduleRun,
+    WorkerProcess,
 )  # fmt: skip
 
 
@@ -95,6 +98,7 @@ def hostile_rows(now: Any) -> dict[str, Model]:
             id=10**8, broker="default", topic=HOSTILE, key=HOSTILE, payload={"to": HOSTILE},
             headers={"x": HOSTILE}, created_at=now, published_at=now,
         ),
+        "schedule": _schedule(now),
         "breaker": Breaker.objects.create(
             name=HOSTILE, failures=3, error=HOSTILE, opened_by=HOSTILE,
             opened_at=now, until=now + timedelta(minutes=1),
@@ -129,6 +133,18 @@ def _result(now: Any) -> Result:
         history=history, workers=[HOSTILE], progress={"done": 1, "total": 2, "note": HOSTILE},
         created_at=now, attempted_at=now, finished_at=now,
     )  # fmt: skip
+
+
+def _schedule(now: Any) -> Schedule:
+    row = Schedule.objects.create(
+        name=HOSTILE, target=HOSTILE, payload={"to": HOSTILE}, headers={"x": HOSTILE}, cron=HOSTILE,
+        time_zone=HOSTILE[:64], queue=HOSTILE, stream=HOSTILE, key=HOSTILE, created_at=now,
+        next_at=now, due_at=now, last_error=HOSTILE, failing_since=now, declaration="x",
+    )  # fmt: skip
+    ScheduleRun.objects.create(
+        schedule=row, fired_at=now, outcome="failed", why=HOSTILE, by=HOSTILE, message_id=7
+    )
+    return row
 
 
 def _instance(now: Any) -> Instance:

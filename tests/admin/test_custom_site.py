@@ -39,6 +39,14 @@ PAGES = [
     "instance/order-1/cancel/",
     "workerprocess/",
     "breaker/",
+    "breaker/hold/",
+    "schedule/",
+    "schedule/calendar/",
+    "schedule/add/",
+    "schedule/{schedule}/change/",
+    "schedule/{schedule}/edit/",
+    "schedule/{schedule}/run/",
+    "schedule/{schedule}/pause/",
     "count/",
     "auditentry/",
     "auditentry/{entry}/change/",
@@ -65,7 +73,9 @@ def rows(poisoned, settings) -> dict[str, Any]:
     result = tasks.add.using(queue_name="ledger").enqueue(1).id
     operations.cancel(result)
     found = {"poison": record.pk, "message": second.pk, "queue": queue.pk, "entry": entry}
-    return {**found, "result": result}
+    schedule = operations.create_schedule("nightly", message="c", interval="1h")
+    operations.run_schedule("nightly", by="ada")
+    return {**found, "result": result, "schedule": schedule.pk}
 
 
 @pytest.mark.parametrize("page", PAGES)

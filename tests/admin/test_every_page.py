@@ -42,6 +42,7 @@ def test_every_page_is_there(pages):
         "instance",
         "queue",
         "result",
+        "schedule",
     ):
         assert f"/admin/deadletter/{model}/" in pages
 

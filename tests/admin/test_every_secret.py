@@ -22,6 +22,8 @@ from deadletter.models import (
     PoisonRecord,
     Queue,
     Result,
+    Schedule,
+    ScheduleRun,
     Span,
     WorkerProcess,
 )
@@ -63,6 +65,7 @@ def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811
         ),
         "instance": Instance.objects.get(pk="order-1"),
         "result": _result(clock.now),
+        "schedule": _schedule(clock.now),
         "breaker": Breaker.objects.get(pk=rows["breaker"]),
         "brokerstatus": BrokerStatus.objects.create(
             name="default", error=f"refused: {SECRET}", unavailable_since=clock.now
@@ -96,6 +99,17 @@ def _result(now: Any) -> Result:
         payload={"kwargs": {"n": SECRET}}, headers={"x": SECRET}, value=SECRET, history=history,
         progress={"done": 1, "note": SECRET}, created_at=now, finished_at=now,
     )  # fmt: skip
+
+
+def _schedule(now: Any) -> Schedule:
+    """Return a schedule that cannot fire."""
+    row = Schedule.objects.create(
+        name="nightly", target="pay", payload={"n": SECRET}, headers={"x": SECRET},
+        cron="0 3 * * *", created_at=now, next_at=now, due_at=now, failing_since=now,
+        last_error=SECRET,
+    )  # fmt: skip
+    ScheduleRun.objects.create(schedule=row, fired_at=now, outcome="failed", why=SECRET)
+    return row
 
 
 def _buried() -> Message:

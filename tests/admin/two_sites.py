@@ -15,12 +15,13 @@ from deadletter.models import (
     PoisonRecord,
     Queue,
     Result,
+    Schedule,
     WorkerProcess,
 )
 
 MODELS = (
     AuditEntry, Breaker, BrokerStatus, Count, Instance, Message, PoisonRecord, Queue, Result,
-    WorkerProcess,
+    Schedule, WorkerProcess,
 )  # fmt: skip
 
 ops = admin.AdminSite(name="ops")

@@ -37,6 +37,13 @@ PAGES = {
     "cancel": "instance/order-1/cancel/",
     "workers": "workerprocess/",
     "breakers": "breaker/",
+    "hold": "breaker/hold/",
+    "schedules": "schedule/",
+    "calendar": "schedule/calendar/",
+    "new schedule": "schedule/add/",
+    "schedule": "schedule/{schedule}/change/",
+    "schedule form": "schedule/{schedule}/edit/",
+    "run": "schedule/{schedule}/run/",
     "counters": "count/",
     "audit": "auditentry/",
     "act of the audit": "auditentry/{entry}/change/",
@@ -64,7 +71,12 @@ def rows(site: str) -> dict[str, Any]:
     removed = send("sample.work")
     operations.remove(removed.pk, by="somebody", why="<b>because</b>")
     entry = operations.trail(removed.pk)[0].entry
+    schedule = operations.create_schedule(long[:180], message="sample.work", interval="1h")
+    operations.create_schedule("nightly", message="sample.work", cron="0 3 * * *", queue="ledger")
+    operations.run_schedule(schedule.name, by="somebody")
+    operations.hold_breaker(long[:180], by="somebody", why="<b>because</b> " + long)
     return {
+        "schedule": schedule.pk,
         "poison": record.pk,
         "message": blocked.pk,
         "queue": Queue.objects.get(name="ledger").pk,

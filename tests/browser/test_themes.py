@@ -32,6 +32,12 @@ PAGES = {
     "streams": "message/streams/",
     "act": "message/act/remove/?ids={message}",
     "queue": "queue/{queue}/change/",
+    "breakers": "breaker/",
+    "hold": "breaker/hold/",
+    "schedules": "schedule/",
+    "calendar": "schedule/calendar/",
+    "schedule": "schedule/{schedule}/change/",
+    "schedule form": "schedule/{schedule}/edit/",
 }
 
 

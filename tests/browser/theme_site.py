@@ -102,9 +102,15 @@ def fill() -> dict[str, Any]:
         name="mail.welcome", failures=5, error="ConnectionRefusedError: mail is down",
         opened_at=now, until=now + timedelta(hours=1), opened_by="web-3:4711",
     )  # fmt: skip
+    schedule = operations.create_schedule(
+        "nightly report", message="mail.welcome", cron="0 3 * * *", time_zone="Europe/Berlin"
+    )
+    operations.run_schedule(schedule.name, by="ada")
+    operations.hold_breaker("orders.ship", by="ada", why="the carrier asked")
     lifecycle.sweep()
     assert Count.objects.exists()
     return {
+        "schedule": schedule.pk,
         "poison": PoisonRecord.objects.filter(name="orders.ship").latest("pk").pk,
         "message": Message.objects.filter(stream="slow").latest("pk").pk,
         "queue": ledger.pk,

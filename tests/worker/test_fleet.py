@@ -135,6 +135,31 @@ def opened(*fleet: Worker) -> list[Line]:
     return [line for worker in fleet for line in worker.lines("breaker_opened")]
 
 
+def test_a_name_that_a_person_holds_waits_in_every_worker_and_over_a_restart(workers: Workers):
+    first = workers.start("--poll", 0.05, "--name", "first").wait_ready()
+    operations.hold_breaker("sample.work", by="ann", why="the provider asked")
+    first.wait_for("name_held", name="sample.work")
+    held = [send("sample.work", {}).pk for _ in range(3)]
+    aside = Message.objects.filter(lease_token=None, available_at__gt=F("created_at"), pk__in=held)
+    wait_until(lambda: aside.count() == 3, why=first.text)
+    assert first.stop() == 0
+
+    second = workers.start("--poll", 0.05, "--name", "second").wait_ready()
+    other = send("sample.orm", {}).pk
+    held.append(send("sample.work", {}).pk)
+    wait_until(lambda: other not in rows(), why=second.text)
+    wait_until(lambda: aside.filter(pk=held[-1]).exists(), why=second.text)
+
+    assert set(rows()) == set(held)
+    assert workers.journal("start", name="sample.work") == []
+    assert [attempts(id) for id in held] == [0, 0, 0, 0]
+    operations.reset_breaker("sample.work", by="ann")
+    wait_until(lambda: not rows(), why=second.text)
+    assert sorted(line["id"] for line in workers.journal("finish", name="sample.work")) == held
+    assert len(second.lines("name_released")) == 1
+    assert second.stop() == 0
+
+
 def test_a_held_message_is_not_charged(workers: Workers):
     Queue.objects.filter(name="default").update(cooldown=timedelta(0), max_attempts=1000)
     send_many([Outgoing("sample.broken", {}) for _ in range(3)])

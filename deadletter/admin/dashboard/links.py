@@ -10,7 +10,16 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.http import urlencode
 
-from ...models import Breaker, Count, Message, PoisonRecord, Queue, State, WorkerProcess
+from ...models import (
+    Breaker,
+    Count,
+    Message,
+    PoisonRecord,
+    Queue,
+    Schedule,
+    State,
+    WorkerProcess,
+)
 from ..error_text import may_read_errors
 from ..urls import link
 
@@ -60,6 +69,10 @@ class Links:
     @property
     def breakers(self) -> bool:
         return Breaker in self.allowed
+
+    @property
+    def schedules(self) -> bool:
+        return Schedule in self.allowed
 
     def state(self, queue: Queue, state: str) -> str:
         """Return the list of a queue's messages in one state; dead ones are poison records."""

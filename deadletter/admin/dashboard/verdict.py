@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from django.db.models import F
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
-from ...models import Message, PoisonRecord, Queue, State
+from ...models import Message, PoisonRecord, Queue, Schedule, State
+from ...operations.schedule_states import LATE as LATE_SCHEDULE
 from ...text import page_text
 from ...times import lasting
 from ..counts import Capped, capped
@@ -25,6 +27,8 @@ FAILING = 10
 LATE, LOST = timedelta(minutes=5), timedelta(hours=24)
 #: Dead letters of the last hour that are counted; queues or breakers that are named.
 COUNTED, NAMED = 10_000, 3
+#: Schedules that are counted.
+SCHEDULES = 100
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ def judge(
         *_unserved(lines, workers, now),
         *_held(workers, now),
         *_unpublished(brokers, now),
+        *_broken_schedules(links, now, using),
+        *_late_schedules(links, now, using),
         *_died(links, now, using),
         *_failing(links, lines),
         *_late(links, lines, workers, now),
@@ -108,8 +114,15 @@ def _unserved(
 def _held(workers: WorkerTable | None, now: datetime) -> Iterator[Finding]:
     breakers = (workers and workers.breakers) or []
     for line in breakers[:NAMED]:
-        text = gettext("circuit breaker open for %(name)s") % {"name": _short(line.name)}
-        yield Finding("bad", text, line.url, _for(line.opened_at, now))
+        # A hold is on purpose; it is reported so that it is not forgotten.
+        if line.is_held:
+            text = gettext("messages named %(name)s are held by %(by)s")
+            level = "warn"
+        else:
+            text = gettext("circuit breaker open for %(name)s")
+            level = "bad"
+        text %= {"name": _short(line.name), "by": _short(line.by)}
+        yield Finding(level, text, line.url, _for(line.opened_at, now))
     if workers and len(breakers) > NAMED:
         n = len(breakers) - NAMED
         text = ngettext("%(n)s more breaker open", "%(n)s more breakers open", n) % {"n": n}
@@ -147,6 +160,39 @@ def _paused_brokers(brokers: BrokerTable | None) -> Iterator[Finding]:
         else:
             text = gettext("topics of broker %(name)s are paused, and %(n)s messages wait")
         yield Finding("warn", text % {"name": _short(line.name), "n": line.paused}, line.url)
+
+
+def _broken_schedules(links: Links, now: datetime, using: str) -> Iterator[Finding]:
+    """Report schedules that cannot fire. A paused one is not tried."""
+    if not links.schedules:
+        return
+    failing = Schedule.objects.using(using).failing().filter(due_at__isnull=False)
+    rows = list(failing.without_bodies().order_by("failing_since", "id")[: SCHEDULES + 1])
+    for row in rows[:NAMED]:
+        text = gettext("schedule %(name)s cannot fire") % {"name": _short(row.name)}
+        url = links.to(Schedule, "schedule_change", row.pk)
+        yield Finding("bad", text, url, _for(row.failing_since, now))
+    if len(rows) > NAMED:
+        n = Capped(min(len(rows), SCHEDULES) - NAMED, len(rows) > SCHEDULES)
+        text = ngettext("and %(n)s more schedule", "and %(n)s more schedules", n.n) % {"n": n}
+        yield Finding("bad", text, links.to(Schedule, "schedule_changelist", state="broken"))
+
+
+def _late_schedules(links: Links, now: datetime, using: str) -> Iterator[Finding]:
+    """Report schedules that no worker fires, as one finding: they have one cause."""
+    if not links.schedules:
+        return
+    late = Schedule.objects.using(using).due(now - LATE_SCHEDULE).filter(failing_since=None)
+    rows = list(late.values_list(F("due_at"), flat=True)[: SCHEDULES + 1])
+    if rows:
+        n = Capped(min(len(rows), SCHEDULES), len(rows) > SCHEDULES)
+        text = ngettext(
+            "%(n)s schedule is late: no worker fires it",
+            "%(n)s schedules are late: no worker fires them",
+            n.n,
+        )
+        url = links.to(Schedule, "schedule_changelist", state="late")
+        yield Finding("bad", text % {"n": n}, url, _for(rows[0], now))
 
 
 def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:

@@ -34,8 +34,12 @@ class BreakerRow:
     error: str
     failures: int
     opened_at: datetime
-    #: When the next message is tried; None if at once.
+    #: When the next message is tried, or a hold ends; None if at once, or at a reset.
     until: datetime | None
+    is_held: bool = False
+    #: The person who holds the name, and why.
+    by: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +110,10 @@ def _breaker(links: Links, row: Breaker, now: datetime) -> BreakerRow:
         row.error if links.texts else hidden_text(row.error),
         row.failures,
         row.opened_at,
-        row.until if row.until > now else None,
+        row.held_until if row.until > now else None,
+        row.is_held,
+        row.opened_by if row.is_held else "",
+        row.why,
     )
 
 

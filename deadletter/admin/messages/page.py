@@ -23,6 +23,7 @@ from ...models import (
     primary_alias,
 )
 from ...operations import trail
+from ...operations.breakers import ASIDE
 from ...status import FailureReason
 from ...text import page_text
 from ...times import ahead, lasting, moment
@@ -176,7 +177,9 @@ def _wait(site_name: str, request: HttpRequest, message: Any, state: str) -> Wai
         lease = gettext("Its lease ends %(ahead)s (%(at)s) unless it is renewed.")
         return Wait(text, lease % {"ahead": ahead(at, now), "at": moment(at)})
     if state in (State.FAILED, State.SCHEDULED):
-        return _until(message, state)
+        # Messages of a held name are put aside for half a minute at a time.
+        held = _held(site_name, request, message, "") if at - now <= ASIDE else None
+        return held or _until(message, state)
     return _due(site_name, request, message)
 
 
@@ -217,16 +220,28 @@ def _due(site_name: str, request: HttpRequest, message: Any) -> Wait:
         url = link(site_name, "queue_change", queue.pk)
         seen = request.user.has_perm("deadletter.view_queue")
         return Wait(gettext("Its queue is paused."), since, url if seen else "", stuck=True)
-    breaker = Breaker.objects.using(primary_alias()).open(now).filter(name=message.name).first()
-    if breaker is not None and not message.name.startswith(PREFIX):
-        text = gettext("A circuit breaker holds its name, until %(at)s.") % {
-            "at": moment(breaker.until)
-        }
-        seen = request.user.has_perm("deadletter.view_breaker")
-        return Wait(text, since, link(site_name, "breaker_change", breaker.pk) if seen else "")
+    if (held := _held(site_name, request, message, since)) is not None:
+        return held
     if not WorkerProcess.objects.using(primary_alias()).alive(now).exists():
         return Wait(gettext("It waits for a worker: none is alive."), since, stuck=True)
     return Wait(gettext("It waits for a worker to take it."), since)
+
+
+def _held(site_name: str, request: HttpRequest, message: Any, since: str) -> Wait | None:
+    """Return the breaker that holds its name, if one is open."""
+    now = message.seen_at
+    breaker = Breaker.objects.using(primary_alias()).open(now).filter(name=message.name).first()
+    if breaker is None or message.name.startswith(PREFIX):
+        return None
+    if breaker.held_until is None:
+        text = gettext("Its name is held until the circuit breaker is reset.")
+    else:
+        text = gettext("A circuit breaker holds its name, until %(at)s.") % {
+            "at": moment(breaker.until)
+        }
+    seen = request.user.has_perm("deadletter.view_breaker")
+    url = link(site_name, "breaker_change", breaker.pk) if seen else ""
+    return Wait(text, since, url, stuck=breaker.is_held)
 
 
 def _remains_of(id: int) -> tuple[PoisonRecord | None, Message | None]:

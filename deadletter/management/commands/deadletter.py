@@ -12,6 +12,7 @@ from django.db.utils import Error as DatabaseError
 
 from ...cli import (
     alerts,
+    breakers,
     candidates,
     health,
     instances,
@@ -49,6 +50,7 @@ PARTS = (
     ("streams", streams.HELP, streams.add, streams.run),
     ("candidates", candidates.HELP, candidates.add, candidates.run),
     ("workers", workers.HELP, workers.add, workers.run),
+    ("breakers", breakers.HELP, breakers.add, breakers.run),
     ("outbox", outbox.HELP, outbox.add, outbox.run),
     ("queues", queues.HELP, queues.add, queues.run),
     ("purge", remove.HELP_PURGE, remove.add_purge, remove.run_purge),
