@@ -31,7 +31,7 @@ SELECT count(*) FROM deadletter_outbox_lane WHERE leased_until > now() GROUP BY 
 LANES = 16
 #: Messages a second of which the time from the commit to the confirm is measured.
 CALM, BUSY = 50, 500
-#: Messages a second, while the broker is away, and seconds before and after.
+#: Messages a second, while the broker is away, and seconds before and after, at most.
 RATE = 500
 BEFORE, AFTER = 10.0, 30.0
 #: Seconds between two looks at what is left.
@@ -106,7 +106,8 @@ def backlog(system: System, store: stores.Postgres, count: int) -> Figures:
 
 def outage(system: System, store: stores.Postgres, broker: MeasuredBroker, away: float) -> Figures:
     """Publish at an even rate while the broker is stopped and started again."""
-    count = round((BEFORE + away + AFTER) * RATE)
+    before, after = min(BEFORE, away), min(AFTER, away)
+    count = round((before + away + after) * RATE)
     with (
         store.fresh(system) as url,
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
@@ -120,7 +121,7 @@ def outage(system: System, store: stores.Postgres, broker: MeasuredBroker, away:
         with processes.started([command], environment, Path(folder) / "log"):
             watch.wait_for(1)
             start = time.monotonic()
-            _sleep_until(start + BEFORE)
+            _sleep_until(start + before)
             broker.stop()
             stopped, cpu = time.monotonic(), processes.cpu(*watch.pids)
             _sleep_until(stopped + away)
