@@ -10,7 +10,8 @@ import pytest
 from django.db import connection
 
 from deadletter import clock as database_clock
-from deadletter.models import Queue
+from deadletter import operations
+from deadletter.models import Queue, Schedule
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +31,11 @@ PAGES = {
     "result/?outcome=removed": 12_000,
     "result/?outcome=successful&queue=default&name=rare": 12_000,
     "result/?q=rare": 12_000,
+    # What a breaker holds is counted among the oldest 10,001 messages.
+    "breaker/": 12_000,
+    "schedule/": 12_000,
+    "schedule/calendar/": 12_000,
+    "schedule/{schedule}/change/": 12_000,
 }
 #: Steps of SQLite's machine for a whole page: some tens a row.
 STEPS = 6_000_000
@@ -64,6 +70,14 @@ RESULTS = """
            {finished}
       FROM {series}
 """
+SCHEDULES = """
+    INSERT INTO deadletter_schedule (name, kind, target, queue, cron, interval, time_zone, jitter,
+           overlap, missed, grace, paused, declaration, created_at, next_at, due_at, run_count,
+           last_outcome, last_error)
+    SELECT 's' || n, 'message', 'm', '', '0 3 * * *', NULL, 'UTC', %(none)s, 'skip', 'once',
+           %(none)s, {paused}, '', %(now)s, %(at)s, %(at)s, 0, '', ''
+      FROM {series}
+"""
 #: Each ended at a time of its own: results of one transaction have the same time, and are few.
 FINISHED = {
     "postgresql": "%(at)s - n * interval '1 second'",
@@ -86,6 +100,11 @@ def crowd(db: None) -> None:
         run(MESSAGES.format(series=series, stream=stream), **values)
     run(POISON.format(series=series, halts="n %% 10 = 0"), at=now - timedelta(minutes=5), n=MANY)
     run(RESULTS.format(series=series, finished=FINISHED[connection.vendor]), at=now, n=MANY)
+    none, paused = ("0 seconds", "false") if connection.vendor == "postgresql" else (0, 0)
+    ahead = now + timedelta(hours=3)
+    text = SCHEDULES.format(series=series, paused=paused)
+    run(text, at=ahead, now=now, none=none, n=MANY)
+    operations.hold_breaker("m", by="ada")
     run("ANALYZE")
 
 
@@ -140,7 +159,8 @@ def test_a_page_takes_a_bounded_number_of_steps(admin_client, crowd, page: str) 
 
 
 def address(page: str) -> str:
-    return "/admin/deadletter/" + page.format(queue=Queue.objects.get(name="default").pk)
+    queue, schedule = Queue.objects.get(name="default"), Schedule.objects.get(name="s1")
+    return "/admin/deadletter/" + page.format(queue=queue.pk, schedule=schedule.pk)
 
 
 def rows_read(plan: dict[str, Any]) -> int:
