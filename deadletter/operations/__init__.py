@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .acts import Total
 from .audit import trail
+from .beat_import import BeatImport, import_celery_beat
 from .brokers import BrokerReport, list_brokers
 from .bulk import control_job, purge, remove_matching, retry_matching, start_job
 from .dead_queues import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
@@ -78,6 +79,7 @@ from .streams import HeldStream, get_stream, list_streams
 
 __all__ = [
     "POLICY",
+    "BeatImport",
     "BrokerReport",
     "Cancellation",
     "DeadQueueFilter",
@@ -115,6 +117,7 @@ __all__ = [
     "get_schedule",
     "get_stream",
     "health",
+    "import_celery_beat",
     "import_messages",
     "list_brokers",
     "list_groups",
