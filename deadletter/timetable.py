@@ -147,16 +147,20 @@ def _is_real_time(cron: str) -> bool:
 def _clock_changes(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[datetime]:
     """Yield the moments, to the second, at which the clocks of a zone change by part of an hour."""
     while begin < end:
-        day = min(begin + _DAY, end)
-        change = day.astimezone(zone).utcoffset() - begin.astimezone(zone).utcoffset()
-        if change % _HOUR:
+        day = begin + min(_DAY, end - begin)
+        before = _utc_offset(zone, begin)
+        if (_utc_offset(zone, day) - before) % _HOUR:
             first, last = begin, day
             while last - first > _SECOND:
                 middle = first + (last - first) / 2
-                same = middle.astimezone(zone).utcoffset() == begin.astimezone(zone).utcoffset()
-                first, last = (middle, last) if same else (first, middle)
+                is_before = _utc_offset(zone, middle) == before
+                first, last = (middle, last) if is_before else (first, middle)
             yield last.replace(microsecond=0)
         begin = day
+
+
+def _utc_offset(zone: ZoneInfo, moment: datetime) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta(0)
 
 
 def check_cron(cron: str) -> None:

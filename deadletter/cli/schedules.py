@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -362,10 +363,8 @@ def _state(row: Schedule) -> str:
 
 def _local(moment: datetime, row: Schedule) -> str:
     """Return a moment in the time zone of its schedule; in UTC if that has become unknown."""
-    try:
+    with suppress(TimetableError):
         moment = moment.astimezone(read_zone(row.time_zone))
-    except TimetableError:
-        pass
     return f"{moment:%Y-%m-%d %H:%M:%S %Z}"
 
 

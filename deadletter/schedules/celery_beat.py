@@ -33,7 +33,7 @@ _PRIORITY = 100
 
 @dataclass(frozen=True)
 class BeatRow:
-    """A periodic task with the row of its table of times. Columns of newer releases may be absent."""
+    """A periodic task with the row of its times. Columns of newer releases may be absent."""
 
     columns: Mapping[str, Any]
     #: "crontab", "interval", "clocked" or "solar"; "": none.
@@ -134,8 +134,8 @@ def _content(row: BeatRow, *, is_task: bool) -> dict[str, Any]:
 def _times(row: BeatRow, now: datetime) -> dict[str, Any]:
     if row.kind == "solar":
         raise ValueError(
-            f"solar event {row.when.get('event', '')}: there are no solar schedules; give it a cron "
-            "expression"
+            f"solar event {row.when.get('event', '')}: there are no solar schedules; give it a "
+            "cron expression"
         )
     if not row.when:
         raise ValueError("it has not exactly one crontab, interval or clocked time")
@@ -214,6 +214,6 @@ def _read(using: str, table: str) -> list[dict[str, Any]]:
     """Return all columns of all rows: which there are depends on the release."""
     connection = connections[using]
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)}")
+        cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)}")  # noqa: S608 - a constant
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
