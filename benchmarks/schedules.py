@@ -4,7 +4,7 @@ What do schedules cost a worker that has nothing to do?
     python -m benchmarks.schedules                     # this tree
     python -m benchmarks.schedules --before ../before  # and another one, which knows no schedules
 
-An idle worker of each runs for a while, all at once, each on a database of its own in a
+An idle worker of each runs for a while, all at once, each on a database of its own, in a
 private PostgreSQL server: without schedules, and with 10,000 that are not due. The cost is processor
 time, which other work on the machine hardly changes. Then workers drain a queue, in turns.
 """

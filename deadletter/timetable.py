@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import islice
@@ -121,16 +121,22 @@ def next_of_cron(cron: str, time_zone: str, moment: datetime) -> datetime | None
     zone = read_zone(time_zone)
     found = _first_of_cron(cron, zone, moment)
     if found is not None and _is_real_time(cron):
-        # cronsim steps over whole hours. Where the clocks change by half an hour (Lord Howe Island)
-        # it would leave out the first moments after the change.
         for change in _clock_changes(zone, moment, found):
-            candidate = _first_of_cron(cron, zone, change - timedelta(seconds=1))
-            if candidate is not None and moment < candidate < found:
+            # cronsim steps over whole hours. Where the clocks change by half an hour (Lord Howe
+            # Island) it would leave out the first moments after the change. Until the next change
+            # local times follow each other as those of UTC.
+            local = change.astimezone(zone).replace(tzinfo=UTC)
+            candidate = _first_of_cron(cron, UTC, local - _SECOND)
+            if candidate is None:
+                continue
+            candidate = change + (candidate - local)
+            is_same = _utc_offset(zone, candidate) == _utc_offset(zone, change)
+            if is_same and moment < candidate < found:
                 return candidate
     return found
 
 
-def _first_of_cron(cron: str, zone: ZoneInfo, moment: datetime) -> datetime | None:
+def _first_of_cron(cron: str, zone: tzinfo, moment: datetime) -> datetime | None:
     for found in _simulate(cron, moment.astimezone(zone)):
         found = found.astimezone(UTC)
         # In an hour that occurs twice cronsim may begin with its first occurrence, which is over.

@@ -173,7 +173,12 @@ def _switch(screen: Screen, options: dict[str, Any]) -> int:
     changed = [row for row in rows if row.paused != paused]
     if not options["dry_run"]:
         verb = pause_schedule if paused else resume_schedule
-        rows = [verb(row.name, **_about(options)) for row in rows]
+        try:
+            rows = [verb(row.name, **_about(options)) for row in rows]
+        except UnknownSchedule as error:
+            raise _unknown(error, options) from None
+        except TimetableError as error:  # no longer readable here; the field says which
+            raise CommandError(terminal_line(f"{error.field}: {error}"), returncode=1) from None
     if screen.as_json:
         shown = {
             "act": action,

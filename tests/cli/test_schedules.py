@@ -143,6 +143,18 @@ def test_pause_and_resume_say_what_changed(cli, make):
     assert AuditEntry.objects.get(act="resume_schedule").by == "ann"
 
 
+def test_a_schedule_whose_zone_became_unknown_is_listed_but_not_resumed(cli, make):
+    make(paused=True)
+    Schedule.objects.update(time_zone="Atlantis/Capital")
+
+    assert cli("schedules").code == 0
+    result = cli("schedules", "resume", "nightly")
+
+    assert result.code == 1
+    assert "time_zone: 'Atlantis/Capital' is no time zone" in result.err
+    assert Schedule.objects.get().paused
+
+
 @pytest.fixture
 def declared(settings, make):
     settings.DEADLETTER = {
@@ -181,6 +193,41 @@ def test_an_import_without_tables_or_with_a_bad_mapping_is_wrong_use(cli, db):
     nowhere = cli("schedules", "import-celery-beat", "--source", "mars")
 
     assert (without.code, wrong.code, nowhere.code) == (2, 2, 2)
-    assert "no table django_celery_beat_periodictask" in without.err
+    assert "has no table django_celery_beat_periodictask" in without.err
     assert "expected CELERY=OURS" in wrong.err
     assert "no database 'mars'" in nowhere.err
+
+
+@pytest.fixture
+def periodic(make, db):
+    pytest.importorskip("django_celery_beat", reason="a development requirement up to Python 3.12")
+    from tests.schedules.beat_tables import beat_models
+
+    for models in beat_models():
+        hourly = models.CrontabSchedule.objects.create(minute="0", timezone="UTC")
+
+        def create(name, **options):
+            return models.PeriodicTask.objects.create(name=name, crontab=hourly, **options)
+
+        yield create
+
+
+def test_an_import_asks_creates_and_names_what_it_refused(cli, periodic):
+    periodic("good", task="old.work")
+    periodic("bad\x1b[2J", task="old.gone")
+    mapping = ("--map", "old.work=sample.work")
+
+    preview = cli("schedules", "import-celery-beat", *mapping, "--dry-run")
+    unasked = cli("schedules", "import-celery-beat", *mapping)
+
+    assert (preview.code, unasked.code, Schedule.objects.count()) == (1, 2, 0)
+    assert preview.lines[0] == "good: would be imported"
+    assert preview.lines[1].startswith(
+        r"bad\x1b[2J: refused: there is neither a task nor a handler"
+    )
+    done = cli("schedules", "import-celery-beat", *mapping, "--yes", "--by", "ann", "--progress")
+    assert (done.code, done.lines[0]) == (1, "good: imported")
+    assert "2 of 2" in done.err
+    assert (Schedule.objects.get().target, AuditEntry.objects.get().by) == ("sample.work", "ann")
+    again = cli("schedules", "import-celery-beat", *mapping, "--format", "json").json
+    assert (again["imported"], again["unchanged"]) == ([], {"good": []})
