@@ -77,6 +77,7 @@ def mutations() -> list[Mutation]:
         *_people(),
         *_applications(),
         *_payload_types(),
+        *_schedules(),
         *_results(),
         *_outbox(),
         *_rest(),
@@ -2062,6 +2063,56 @@ def _payload_types() -> Iterator[Mutation]:
                 "pass",
             ),
             f"{form}a_payload_that_its_handler_would_refuse_is_refused_in_the_form",
+        ),
+    }
+    for name, (edit, test) in edits.items():
+        yield Mutation(name, "sqlite", [edit], [test])
+
+
+def _schedules() -> Iterator[Mutation]:
+    firings = "tests/schedules/test_firings.py::test_"
+    operations = "tests/schedules/test_operations.py::test_"
+    declarations = "tests/schedules/test_declarations.py::test_"
+    edits = {
+        "fire a moment again": (
+            python("schedules/firings.py", "schedule.set_next(due.following)", "pass"),
+            f"{firings}a_moment_sends_one_message_and_is_recorded",
+        ),
+        "send beside an unfinished message": (
+            python(
+                "schedules/firings.py",
+                "if schedule.overlap == Overlap.ALLOW:",
+                "if schedule.overlap != Overlap.ONE:",
+            ),
+            f"{firings}overlap_skip_sends_nothing_while_an_earlier_message_waits_or_runs",
+        ),
+        "let a schedule that cannot fire stop the others": (
+            python(
+                "schedules/firings.py",
+                "except (OperationalError, InterfaceError):",
+                "except Exception:",
+            ),
+            f"{firings}a_schedule_that_cannot_fire_stops_no_other_one",
+        ),
+        "count run now as a moment": (
+            python(
+                "operations/schedules.py",
+                "run = ScheduleRun(schedule=row, fired_at=tx.time(), by=audit.person(by))",
+                "run = ScheduleRun(schedule=row, moment=tx.time(), fired_at=tx.time())",
+            ),
+            f"{operations}run_now_consumes_no_moment_and_is_hindered_by_nothing",
+        ),
+        "orphan schedules of modules that cannot be imported": (
+            python("schedules/rows.py", "if not declared.unreadable:", "if True:"),
+            f"{declarations}nothing_is_orphaned_while_a_module_cannot_be_imported",
+        ),
+        "add an interval to a local time": (
+            python(
+                "timetable.py",
+                "(self.start or self.anchor or moment).astimezone(UTC)",
+                "(self.start or self.anchor or moment)",
+            ),
+            "tests/pure/test_timetable.py::test_intervals_from_a_local_time_are_real_time_as_well",
         ),
     }
     for name, (edit, test) in edits.items():
