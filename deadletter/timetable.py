@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import islice
@@ -41,7 +41,7 @@ NAMED = {
     "@hourly": "0 * * * *",
 }
 
-_SECOND = timedelta(seconds=1)
+_SECOND, _HOUR, _DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
 #: Letters, digits and * , - / # L W; spaces between the fields.
 _CRON = re.compile(r"[A-Za-z0-9*,/#\-]+(?: +[A-Za-z0-9*,/#\-]+){4}")
 _ZONE = re.compile(r"[A-Za-z0-9_+\-]+(?:/[A-Za-z0-9_+\-]+)*")
@@ -118,13 +118,55 @@ def next_of_cron(cron: str, time_zone: str, moment: datetime) -> datetime | None
 
     Raises: TimetableError.
     """
-    simulated = _simulate(cron, moment.astimezone(read_zone(time_zone)))
-    for found in simulated:
+    zone = read_zone(time_zone)
+    found = _first_of_cron(cron, zone, moment)
+    if found is not None and _is_real_time(cron):
+        for change in _clock_changes(zone, moment, found):
+            # cronsim steps over whole hours. Where the clocks change by half an hour (Lord Howe
+            # Island) it would leave out the first moments after the change. Until the next change
+            # local times follow each other as those of UTC.
+            local = change.astimezone(zone).replace(tzinfo=UTC)
+            candidate = _first_of_cron(cron, UTC, local - _SECOND)
+            if candidate is None:
+                continue
+            candidate = change + (candidate - local)
+            is_same = _utc_offset(zone, candidate) == _utc_offset(zone, change)
+            if is_same and moment < candidate < found:
+                return candidate
+    return found
+
+
+def _first_of_cron(cron: str, zone: tzinfo, moment: datetime) -> datetime | None:
+    for found in _simulate(cron, moment.astimezone(zone)):
         found = found.astimezone(UTC)
         # In an hour that occurs twice cronsim may begin with its first occurrence, which is over.
         if found > moment:
             return found
     return None
+
+
+def _is_real_time(cron: str) -> bool:
+    """Return whether hours that occur twice count twice: minute or hour begins with a star."""
+    return any(field.startswith("*") for field in read_cron(cron).split()[:2])
+
+
+def _clock_changes(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[datetime]:
+    """Yield the moments, to the second, at which the clocks of a zone change by part of an hour."""
+    while begin < end:
+        day = begin + min(_DAY, end - begin)
+        before = _utc_offset(zone, begin)
+        if (_utc_offset(zone, day) - before) % _HOUR:
+            first, last = begin, day
+            while last - first > _SECOND:
+                middle = first + (last - first) / 2
+                is_before = _utc_offset(zone, middle) == before
+                first, last = (middle, last) if is_before else (first, middle)
+            yield last.replace(microsecond=0)
+        begin = day
+
+
+def _utc_offset(zone: ZoneInfo, moment: datetime) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta(0)
 
 
 def check_cron(cron: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .acts import Total
 from .audit import trail
+from .beat_import import BeatImport, import_celery_beat
 from .breakers import BreakerReport, hold_breaker, list_breakers, reset_breaker
 from .brokers import BrokerReport, list_brokers
 from .bulk import control_job, purge, remove_matching, retry_matching, start_job
@@ -90,6 +91,7 @@ from .streams import HeldStream, get_stream, list_streams
 __all__ = [
     "POLICY",
     "ArchiveFilter",
+    "BeatImport",
     "BreakerReport",
     "BrokerReport",
     "Cancellation",
@@ -130,6 +132,7 @@ __all__ = [
     "get_stream",
     "health",
     "hold_breaker",
+    "import_celery_beat",
     "import_messages",
     "list_breakers",
     "list_brokers",

@@ -2,12 +2,14 @@
 Schedules: messages and tasks that are sent at the moments of a cron expression or an interval.
 
 Reading order: timetable (at the root: the moments), models/schedule, messages (what is sent),
-firings (any worker sends it), declarations (settings and `@schedule`), rows (they become rows).
+firings (any worker sends it), declarations (settings and `@schedule`), rows (they become rows),
+celery_beat (rows of django-celery-beat as options).
 What people do to schedules is in operations/schedules.
 """
 
 from __future__ import annotations
 
+from . import celery_beat
 from .declarations import (
     Declaration,
     DeclaredSchedules,
@@ -30,6 +32,7 @@ __all__ = [
     "DeclaredSchedules",
     "Firings",
     "RowChanges",
+    "celery_beat",
     "check",
     "create_declared_schedules",
     "describe_problem",
