@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -206,15 +207,12 @@ def periodic(make, db):
     for models in beat_models():
         hourly = models.CrontabSchedule.objects.create(minute="0", timezone="UTC")
 
-        def create(name, **options):
-            return models.PeriodicTask.objects.create(name=name, crontab=hourly, **options)
-
-        yield create
+        yield partial(models.PeriodicTask.objects.create, crontab=hourly)
 
 
 def test_an_import_asks_creates_and_names_what_it_refused(cli, periodic):
-    periodic("good", task="old.work")
-    periodic("bad\x1b[2J", task="old.gone")
+    periodic(name="good", task="old.work")
+    periodic(name="bad\x1b[2J", task="old.gone")
     mapping = ("--map", "old.work=sample.work")
 
     preview = cli("schedules", "import-celery-beat", *mapping, "--dry-run")

@@ -158,7 +158,7 @@ class ScheduleAdmin(StrictLookups):
         """Show one schedule; `edit_view` is its form."""
         return ScheduleView.as_view(model_admin=self)(request, object_id=object_id)
 
-    def edit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    def edit_view(self, request: HttpRequest, object_id: str) -> Any:
         if not self.has_change_permission(request):
             raise PermissionDenied
         return self.changeform_view(request, object_id)
