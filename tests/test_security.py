@@ -31,6 +31,8 @@ IMPORTERS = {
     "import_module": {
         "deadletter/__init__.py",
         "deadletter/checks.py",
+        # The modules of installed apps and of settings.
+        "deadletter/schedules/declarations.py",
         "deadletter/tasks/__init__.py",
         "deadletter/tasks/frameworks.py",
         "deadletter/tasks/lookup.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 
@@ -200,14 +199,21 @@ def test_an_import_without_tables_or_with_a_bad_mapping_is_wrong_use(cli, db):
 
 
 @pytest.fixture
-def periodic(make, db):
+def beat(make):
     pytest.importorskip("django_celery_beat", reason="a development requirement up to Python 3.12")
     from tests.schedules.beat_tables import beat_models
 
-    for models in beat_models():
-        hourly = models.CrontabSchedule.objects.create(minute="0", timezone="UTC")
+    yield from beat_models()
 
-        yield partial(models.PeriodicTask.objects.create, crontab=hourly)
+
+@pytest.fixture
+def periodic(beat):
+    hourly = beat.CrontabSchedule.objects.create(minute="0", timezone="UTC")
+
+    def create(name, **options):
+        return beat.PeriodicTask.objects.create(name=name, crontab=hourly, **options)
+
+    return create
 
 
 def test_an_import_asks_creates_and_names_what_it_refused(cli, periodic):
