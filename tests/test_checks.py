@@ -323,7 +323,9 @@ def test_handlers_that_cannot_be_imported_are_a_warning(manage, app_with_handler
     assert "no_such_module" in done.stderr
 
 
-def test_the_handlers_of_the_tests_pass():
+def test_the_handlers_of_the_tests_pass(settings):
+    settings.DEADLETTER = {"BROKERS": {"other": {"url": "redis://localhost"}}}
+
     assert check_handlers(None) == []
 
 

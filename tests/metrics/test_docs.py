@@ -39,7 +39,7 @@ def rows() -> list[Metric]:
         name="b", is_configured=True, waiting=1, held=0, oldest_at=None, lanes=1, relays=1,
         unavailable_since=None, error="", confirmed_at=None,
     )  # fmt: skip
-    depths = Depths({"q": depth}, 1, ["n"], attempts={"1": 1}, brokers=[broker])
+    depths = Depths({"q": depth}, 1, ["n"], ["n"], attempts={"1": 1}, brokers=[broker])
     return list(table_families(TableReading(totals, depths, by_type, 0.0)))
 
 
@@ -161,6 +161,7 @@ def test_every_metric_is_on_the_dashboard_but_those_that_serve_queries():
         "deadletter_settle_duration_seconds_sum",
         "deadletter_queue_paused",
         "deadletter_queue_is_dead_queue",
+        "deadletter_broker_paused",
     }
 
 

@@ -27,11 +27,11 @@ from ..base import CappedPaginator
 from ..error_text import may_read_errors
 from ..lookups import StrictLookups
 from ..urls import link
-from .acts import PauseScheduleView, ResumeScheduleView, RunScheduleView
 from .calendar import CalendarView
 from .form import BODIES, ScheduleForm, as_options, suggestions
 from .outcomes import ShownRun, show_runs
-from .page import ScheduleView
+from .schedule_acts import PauseScheduleView, ResumeScheduleView, RunScheduleView
+from .schedule_page import ScheduleView
 from .shown import reader_zone, rule_text, show_moment, show_moments, state_badge
 
 
