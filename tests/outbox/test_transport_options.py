@@ -95,6 +95,24 @@ def test_user_password_and_virtual_host_are_decoded() -> None:
     assert transport._hosts == ["host:1", "b:1", "c:7"]
 
 
+@pytest.mark.parametrize(
+    ("given", "used"), [("", SECRET), (":of-the-url", "of-the-url")], ids=["apart", "in the url"]
+)
+def test_the_password_may_be_an_option_of_its_own(given: str, used: str) -> None:
+    rabbit = RabbitMQ({"url": f"amqp://me{given}@host", "password": SECRET})
+    redis = RedisStreams({"url": f"redis://me{given}@host", "password": SECRET})
+
+    assert (rabbit._address.username, rabbit._address.password) == ("me", used)
+    assert redis._new_client().connection_pool.connection_kwargs["password"] == used
+    assert SECRET not in repr(rabbit) + repr(redis)
+
+
+def test_a_password_that_is_none_is_refused() -> None:
+    for build, url in ((RabbitMQ, "amqp://host"), (RedisStreams, "unix:///run/redis.sock")):
+        with pytest.raises(ImproperlyConfigured, match="password: a int where str is due"):
+            build({"url": url, "password": 7})
+
+
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rabbitmq, "amqp", None)
     monkeypatch.setattr(redis_streams, "redis", None)

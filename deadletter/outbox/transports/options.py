@@ -53,7 +53,11 @@ class TLSOptions:
 
 
 def read_address(options: Mapping[str, Any], *, ports: Mapping[str, int]) -> BrokerAddress:
-    """Return the option `url` in parts. `ports` has the schemes and their usual ports."""
+    """
+    Return the option `url` in parts, with the option `password` if the url has none.
+
+    `ports` has the schemes and their usual ports.
+    """
     url = read_option(options, "url", str, "")
     parts, port = split_url(url)
     if parts is None or parts.scheme not in ports or not parts.hostname:
@@ -68,9 +72,14 @@ def read_address(options: Mapping[str, Any], *, ports: Mapping[str, int]) -> Bro
         host=parts.hostname,
         port=port or ports[parts.scheme],
         username=None if parts.username is None else unquote(parts.username),
-        password=None if parts.password is None else unquote(parts.password),
+        password=read_password(options) if parts.password is None else unquote(parts.password),
         path=unquote(parts.path[1:]),
     )
+
+
+def read_password(options: Mapping[str, Any]) -> str | None:
+    """Return the option `password`, which pages that show settings hide by its name."""
+    return read_option(options, "password", str, "") or None
 
 
 def read_option(options: Mapping[str, Any], name: str, kind: type[T], default: T) -> T:

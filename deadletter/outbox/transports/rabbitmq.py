@@ -84,6 +84,7 @@ class RabbitMQ(Transport):
     option_names = frozenset(
         {
             "url",
+            "password",
             "hosts",
             "exchange",
             "mandatory",

@@ -18,7 +18,15 @@ from django.core.exceptions import ImproperlyConfigured
 from ...status import FailureReason
 from ..cloud_events import CloudEvent
 from .base import BrokerRefusal, BrokerUnavailable, Report, Transport
-from .options import MAX_SIZE, read_address, read_option, read_positive, read_tls, split_url
+from .options import (
+    MAX_SIZE,
+    read_address,
+    read_option,
+    read_password,
+    read_positive,
+    read_tls,
+    split_url,
+)
 
 try:
     import redis
@@ -60,7 +68,9 @@ class RedisStreams(Transport):
     middle, later ones may still succeed.
     """
 
-    option_names = frozenset({"url", "prefix", "maxlen", "max_size", "connect_timeout", "ssl"})
+    option_names = frozenset(
+        {"url", "password", "prefix", "maxlen", "max_size", "connect_timeout", "ssl"}
+    )
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
@@ -154,6 +164,8 @@ class RedisStreams(Transport):
             }
         return redis.Redis.from_url(
             self.options["url"],
+            # One in the url comes before it.
+            password=read_password(self.options),
             socket_timeout=self._reply_seconds,
             # redis-py would send a whole pipeline again.
             retry=Retry(NoBackoff(), 0),
@@ -224,6 +236,7 @@ class RedisStreams(Transport):
 def _read_place(options: Mapping[str, Any]) -> str:
     """Return where the server is, for texts; check the url."""
     url = read_option(options, "url", str, "")
+    read_password(options)
     if url.startswith("unix://"):
         parts, _port = split_url(url)
         place = "" if parts is None else parts.path
