@@ -20,6 +20,7 @@ from deadletter.models import (
     Instance,
     Message,
     PoisonRecord,
+    PublishedMessage,
     Queue,
     Result,
     Schedule,
@@ -66,6 +67,10 @@ def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811
         "instance": Instance.objects.get(pk="order-1"),
         "result": _result(clock.now),
         "schedule": _schedule(clock.now),
+        "publishedmessage": PublishedMessage.objects.create(
+            id=10**8, broker="default", topic="orders.shipped", key="k", payload={"n": SECRET},
+            headers={"x": SECRET}, created_at=clock.now, published_at=clock.now,
+        ),
         "breaker": Breaker.objects.get(pk=rows["breaker"]),
         "brokerstatus": BrokerStatus.objects.create(
             name="default", error=f"refused: {SECRET}", unavailable_since=clock.now

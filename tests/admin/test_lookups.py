@@ -37,6 +37,7 @@ ALLOWED = {
     ("Instance", "parent"),
     ("Message", "queue"),
     ("Message", "attempts"),
+    ("PublishedMessage", "topic"),
     *(("Result", name) for name in ("name", "queue", "outcome")),
     # These lead to the page of records, which reads them itself.
     *(("PoisonRecord", name) for name in ("queue", "name", "kind", "reason", "exception")),
@@ -113,7 +114,7 @@ def test_a_column_that_is_not_sortable_is_no_sort_key(browser, name) -> None:
 
 def sortable(name: str) -> set[str]:
     known = {"Message": {"id"}, "Queue": {"name", "status"}, "Result": {"shown_id"}}
-    known["Schedule"] = {"name"}
+    known |= {"PublishedMessage": {"id"}, "Schedule": {"name"}}
     return known.get(name, set())
 
 
@@ -159,7 +160,9 @@ def test_every_link_of_a_list_works(admin_client, rows, name) -> None:
     assert {link: admin_client.get(page + link).status_code for link in links} == dict.fromkeys(
         links, 200
     )
-    assert links or name in {"Breaker", "BrokerStatus", "WorkerProcess", "PoisonRecord"}
+    assert links or name in {
+        "Breaker", "BrokerStatus", "PoisonRecord", "PublishedMessage", "WorkerProcess",
+    }  # fmt: skip
 
 
 def test_a_page_that_rows_left_leads_to_the_first(admin_client, rows, monkeypatch) -> None:
@@ -202,4 +205,4 @@ def test_models_of_the_walk_are_all_there() -> None:
     assert {Alert, AuditEntry, Breaker, Instance, Message, Queue, WorkerProcess} <= set(
         admin.site._registry
     )
-    assert len(NAMES) == 11
+    assert len(NAMES) == 13

@@ -13,6 +13,7 @@ from deadletter.models import (
     Instance,
     Message,
     PoisonRecord,
+    PublishedMessage,
     Queue,
     Result,
     Schedule,
@@ -20,8 +21,8 @@ from deadletter.models import (
 )
 
 MODELS = (
-    AuditEntry, Breaker, BrokerStatus, Count, Instance, Message, PoisonRecord, Queue, Result,
-    Schedule, WorkerProcess,
+    AuditEntry, Breaker, BrokerStatus, Count, Instance, Message, PoisonRecord, PublishedMessage,
+    Queue, Result, Schedule, WorkerProcess,
 )  # fmt: skip
 
 ops = admin.AdminSite(name="ops")
