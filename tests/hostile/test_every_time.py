@@ -49,7 +49,7 @@ def put(text: str) -> None:
             "DELETE FROM deadletter_count WHERE at < (SELECT MAX(at) FROM deadletter_count)"
         )
         for table, column in COLUMNS:
-            cursor.execute(f"UPDATE {table} SET {column} = %s", [text])
+            cursor.execute(f'UPDATE {table} SET "{column}" = %s', [text])
 
 
 def problems(works: dict[str, Callable[[], Any]]) -> dict[str, str]:
