@@ -83,6 +83,12 @@ class ScheduleForm(_ModelForm):
         for name, list_id in SUGGESTIONS.items():
             if name in self.fields:
                 self.fields[name].widget.attrs |= {"list": list_id, "autocomplete": "off"}
+        for field in self.fields.values():
+            if isinstance(field.widget, forms.MultiWidget):
+                # Django's label names neither the date nor the time.
+                parts = (gettext("Date"), gettext("Time"))
+                for part, text in zip(field.widget.widgets, parts, strict=True):
+                    part.attrs["aria-label"] = f"{field.label}: {text}"
         #: Moments, after a click on "preview"; None: there was none, or the times are wrong.
         self.preview: list[datetime] | None = None
 
