@@ -77,10 +77,12 @@ SELECT id, topic FROM gone;
 UPDATE deadletter_outbox o
    SET held = true
  WHERE o.id = ANY(%(ids)s::bigint[]) AND NOT o.held
-   AND EXISTS (SELECT 1 FROM deadletter_outbox r
-                WHERE r.broker = o.broker AND r.lane = o.lane AND r.key = o.key AND r.held
-                      -- not retry_at: the index of refused messages is not by key
-                  AND (r.attempts > 0 OR (r.paused AND r.retry_at IS NULL AND r.id < o.id)));
+       -- with a limit it stays one probe for each message: EXISTS may become a join with all messages that are held
+   AND (SELECT true FROM deadletter_outbox r
+         WHERE r.broker = o.broker AND r.lane = o.lane AND r.key = o.key AND r.held
+               -- not retry_at: the index of refused messages is not by key
+           AND (r.attempts > 0 OR (r.paused AND r.retry_at IS NULL AND r.id < o.id))
+         ORDER BY r.id LIMIT 1);
 
 -- put_off_key --
 -- Try the refused messages of a key again at the same time: they are read in the order of their ids.
