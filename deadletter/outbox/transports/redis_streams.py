@@ -7,6 +7,7 @@ the machine only with `appendfsync always`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
@@ -50,6 +51,8 @@ REFUSALS = (
     "No permissions to access a key",
     "this user has no permissions to access one of the keys",
 )
+#: What Redis adds to an error about a command: its arguments, cut off after 128 characters.
+ARGUMENTS = re.compile(r", with args beginning with:.*", re.DOTALL)
 #: Seconds for a reply until the first batch says how long it may take.
 REPLY_SECONDS = 5.0
 
@@ -88,6 +91,8 @@ class RedisStreams(Transport):
         self._tls = read_tls(options)
         self._reply_seconds = REPLY_SECONDS
         self._client: redis.Redis | None = None
+        #: Of the last client: the url or the option has it.
+        self._password = ""
 
     def __repr__(self) -> str:
         return f"<RedisStreams {self._place} prefix={self._prefix!r}>"
@@ -162,7 +167,7 @@ class RedisStreams(Transport):
                 "ssl_cert_reqs": "required" if self._tls.verify else "none",
                 "ssl_check_hostname": self._tls.verify,
             }
-        return redis.Redis.from_url(
+        client = redis.Redis.from_url(
             self.options["url"],
             # One in the url comes before it.
             password=read_password(self.options),
@@ -173,6 +178,8 @@ class RedisStreams(Transport):
             **({} if self._is_socket else {"socket_connect_timeout": self._connect_timeout}),
             **tls,
         )
+        self._password = client.get_connection_kwargs().get("password") or ""
+        return client
 
     @property
     def _is_socket(self) -> bool:
@@ -227,7 +234,12 @@ class RedisStreams(Transport):
         )
 
     def _explain(self, error: Exception) -> str:
-        return f"{self._name()}: {type(error).__name__}: {error}"
+        return f"{self._name()}: {type(error).__name__}: {self._without_secrets(error)}"
+
+    def _without_secrets(self, error: Exception) -> str:
+        """Return the text of an error. An old server repeats the HELLO that it does not know."""
+        text = ARGUMENTS.sub("", str(error))
+        return text.replace(self._password, "***") if self._password else text
 
     def _name(self) -> str:
         return f"Redis at {self._place}"
