@@ -182,13 +182,14 @@ class Relay(threading.Thread):
         left = DRAIN_TRIES
         try:
             while not self._stopping.is_set():
-                self._woken.clear()
                 is_over = self.turn()
                 left -= 1
                 if self._drain and (is_over or not left):
                     break
                 if not self._drain and self._woken.wait(self._poll):
-                    # Of messages within so many seconds only the first one notifies.
+                    # Of messages within so many seconds only the first one notifies. Cleared before
+                    # the pause: a notification that comes meanwhile needs a pause of its own.
+                    self._woken.clear()
                     self._stopping.wait(2 * INTERVAL)
         finally:
             if listener is not None:

@@ -1357,6 +1357,8 @@ def _outbox() -> Iterator[Mutation]:
     batches = "lifecycle/outbox_batches.py"
     pauses, archives = "tests/outbox/test_pauses.py", "tests/outbox/test_archives.py"
     returned = "tests/outbox/test_publications.py"
+    wakeups = "tests/outbox/test_wakeups.py"
+    streams = "tests/outbox/test_redis_streams.py::TestRedisStreams"
     for name, edit, test in (
         (
             "publish what waits behind a refused message of its key",
@@ -1495,6 +1497,24 @@ def _outbox() -> Iterator[Mutation]:
             "take lanes that another relay holds",
             python("lifecycle/lanes.py", "wanted = -(-LANES // relays)", "wanted = LANES"),
             f"{relay}::test_relays_share_the_lanes",
+        ),
+        (
+            "let a relay be woken by the pause before",
+            python(
+                "worker/relay.py",
+                "                    self._woken.clear()\n"
+                "                    self._stopping.wait(2 * INTERVAL)\n",
+                "                    self._stopping.wait(2 * INTERVAL)\n"
+                "                    self._woken.clear()\n",
+            ),
+            f"{wakeups}::test_a_notification_during_the_pause_leads_to_a_pause_and_a_turn_of_its_own",
+        ),
+        (
+            "tell what an old Redis repeats of a password",
+            python(
+                "outbox/transports/redis_streams.py", 'ARGUMENTS.sub("", str(error))', "str(error)"
+            ),
+            f"{streams}::test_a_long_password_that_is_cut_off_is_not_quoted",
         ),
         (
             "remember a message whose work was undone",
