@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import transaction
 
-from deadletter import MessageRejected, OutgoingEvent, PayloadRejected, publish, publish_many
+from deadletter import (
+    MessageRejected,
+    OutgoingEvent,
+    PayloadRejected,
+    apublish,
+    apublish_many,
+    publish,
+    publish_many,
+)
 from deadletter.lifecycle.outbox import LANES, lane_of
 from deadletter.models import Message, OutboxMessage
 
@@ -49,6 +58,22 @@ def test_many_are_stored_in_order():
     assert rows[7].key == "k1"
     assert rows[7].headers == {"n": "7"}
     assert {row.broker for row in rows} == {"other"}
+
+
+def test_async_code_publishes_as_well():
+    async def work() -> tuple[OutboxMessage, list[int]]:
+        row = await apublish("orders.shipped", {"order": 7}, key="order-7", broker="other")
+        events = [OutgoingEvent("orders.paid", 8), OutgoingEvent("orders.paid", 9)]
+        return row, await apublish_many(events)
+
+    row, ids = async_to_sync(work)()
+
+    stored = OutboxMessage.objects.order_by("id").values_list("id", "broker", "topic", "payload")
+    assert list(stored) == [
+        (row.pk, "other", "orders.shipped", {"order": 7}),
+        (ids[0], "default", "orders.paid", 8),
+        (ids[1], "default", "orders.paid", 9),
+    ]
 
 
 def test_one_that_is_refused_refuses_all():
