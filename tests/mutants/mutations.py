@@ -1358,7 +1358,7 @@ def _outbox() -> Iterator[Mutation]:
     pauses, archives = "tests/outbox/test_pauses.py", "tests/outbox/test_archives.py"
     returned = "tests/outbox/test_publications.py"
     wakeups = "tests/outbox/test_wakeups.py"
-    streams = "tests/outbox/test_redis_streams.py::TestRedisStreams"
+    secrets = "tests/outbox/test_transport_secrets.py"
     for name, edit, test in (
         (
             "publish what waits behind a refused message of its key",
@@ -1514,7 +1514,7 @@ def _outbox() -> Iterator[Mutation]:
             python(
                 "outbox/transports/redis_streams.py", 'ARGUMENTS.sub("", str(error))', "str(error)"
             ),
-            f"{streams}::test_a_long_password_that_is_cut_off_is_not_quoted",
+            f"{secrets}::test_a_long_password_that_is_cut_off_is_not_quoted",
         ),
         (
             "remember a message whose work was undone",

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -19,7 +16,7 @@ from deadletter.outbox.transports.redis_streams import RedisStreams
 from deadletter.status import FailureReason
 from tests.brokers import RedisServer, free_port
 from tests.outbox.cut_proxy import CutProxy
-from tests.patience import PATIENCE, wait_until
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -82,29 +79,6 @@ class TestRedisStreams(TransportTests):
 
         assert "invalid username-password pair" in str(raised.value)
         assert self.password not in str(raised.getrepr(chain=True))
-
-    def test_a_server_that_repeats_the_password_is_not_quoted(self) -> None:
-        """Redis before 6 and some proxies do not know HELLO, and say with what it was sent."""
-        with OldServer() as server:
-            transport = RedisStreams({"url": f"redis://:{self.password}@127.0.0.1:{server.port}/0"})
-
-            with pytest.raises(BrokerUnavailable) as raised:
-                transport.open()
-
-        assert self.password in server.answers[0]
-        assert "unknown command 'HELLO'" in str(raised.value)
-        assert self.password not in str(raised.value)
-
-    def test_a_long_password_that_is_cut_off_is_not_quoted(self) -> None:
-        with OldServer() as server:
-            url = f"redis://127.0.0.1:{server.port}/0"
-            transport = RedisStreams({"url": url, "password": "s3cret" * 40})
-
-            with pytest.raises(BrokerUnavailable) as raised:
-                transport.open()
-
-        assert "s3cret" in server.answers[0]
-        assert "s3cret" not in str(raised.value)
 
     @pytest.mark.parametrize(
         ("broken", "whole", "text"),
@@ -238,41 +212,6 @@ class TestRedisStreams(TransportTests):
             self.server.resume()
 
         assert reports.refusals == {}
-
-
-class OldServer:
-    """Answers every command as Redis answers one that it does not know."""
-
-    def __enter__(self) -> Self:
-        self.answers: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(PATIENCE)
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                with client:
-                    while command := client.recv(65_536):
-                        client.sendall(self._answer(command.decode()))
-
-    def _answer(self, command: str) -> bytes:
-        name, *arguments = command.split("\r\n")[2::2]
-        # As Redis: 128 characters of the arguments.
-        said = ""
-        for argument in arguments:
-            if len(said) < 128:
-                said += f"'{argument[: 128 - len(said)]}' "
-        self.answers.append(f"-ERR unknown command '{name}', with args beginning with: {said}\r\n")
-        return self.answers[-1].encode()
 
 
 def _event(fields: dict[bytes, bytes]) -> CloudEvent:
