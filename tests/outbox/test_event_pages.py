@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from django.core.management import call_command
 from django.urls import reverse
 
 from deadletter import publish
@@ -49,3 +52,45 @@ def test_the_question_names_a_broker_that_is_missing(record, admin_client, setti
     asked = admin_client.get(page).content.decode()
 
     assert "A retry would be refused now: there is no broker" in asked
+
+
+def test_refused_events_of_a_cause_are_one_group(broker, relay, admin_client):
+    broker.judge = staticmethod(lambda event: TOO_LARGE)
+    for n in range(2):
+        publish("large", {"n": n})
+    relay.turn()
+
+    groups = admin_client.get(reverse("admin:deadletter_poisonrecord_changelist"))
+
+    assert [(line.group.name, line.count.n) for line in groups.context["groups"]] == [("large", 2)]
+    fingerprint = PoisonRecord.objects.values_list("fingerprint", flat=True).distinct().get()
+    assert f"records/?fingerprint={fingerprint}" in groups.content.decode()
+
+
+def test_an_edit_writes_a_row_of_the_outbox(record, admin_client):
+    page = reverse("admin:deadletter_poisonrecord_edit", args=[record.pk])
+
+    admin_client.post(page, {"payload": '{"n": 2}', "why": "smaller", "confirmed": "1"})
+
+    row = OutboxMessage.objects.get()
+    assert (row.pk, row.topic, row.key) == (record.source_id, "large", "a")
+    assert row.payload == {"n": 2}
+    assert not PoisonRecord.objects.exists()
+
+
+def test_the_command_lists_shows_and_retries_a_refused_event(record, capsys):
+    call_command("deadletter", "list", "--format", "json")
+    (listed,) = json.loads(capsys.readouterr().out)
+    call_command("deadletter", "show", str(record.message_id))
+    shown = capsys.readouterr().out
+    call_command("deadletter", "retry", str(record.message_id), "--yes")
+
+    assert (listed["queue"], listed["name"], listed["origin"]) == (
+        "outbox:default",
+        "large",
+        "topic:large",
+    )
+    assert "topic:large" in shown
+    assert "VALIDATION_FAILURE" in shown
+    assert OutboxMessage.objects.get().pk == record.source_id
+    assert not PoisonRecord.objects.exists()
