@@ -5,6 +5,7 @@ what is left in the outbox and in quarantine. Knows nothing of the queue's code.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -127,13 +128,20 @@ class _EventHistory:
 
     @cached_property
     def batches(self) -> dict[int, list[Line]]:
-        """Each batch in which an event was published; `known` are the ids that were confirmed."""
+        """
+        Each batch in which an event was published; `known` are the ids that were confirmed.
+
+        `settled` is when its relay began the next one: it settles a batch before.
+        """
         open_batches: dict[int, Line] = {}
+        last: dict[int, Line] = {}
         found: dict[int, list[Line]] = defaultdict(list)
         for line in self.lines:
             if line["what"] == "publishing":
-                batch = {**line, "known": set(), "refused": set()}
-                open_batches[line["pid"]] = batch
+                batch = {**line, "known": set(), "refused": set(), "settled": math.inf}
+                if line["pid"] in last:
+                    last[line["pid"]]["settled"] = line["at"]
+                open_batches[line["pid"]] = last[line["pid"]] = batch
                 for id in line["ids"]:
                     found[id].append(batch)
             elif line["what"] == "confirmed":
@@ -142,9 +150,10 @@ class _EventHistory:
         return found
 
     def was_hit(self, batch: Line, until: float) -> bool:
-        """Say whether a fault kept this relay from writing down what it knew, before `until`."""
+        """Say whether a fault kept this relay from settling what it knew, before `until`."""
+        end = min(until, batch["settled"])
         return any(
-            fault["at"] <= until
+            fault["at"] <= end
             and fault["until"] >= batch["at"]
             and (fault["pids"] is None or batch["pid"] in fault["pids"])
             for fault in self.faults

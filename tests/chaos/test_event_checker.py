@@ -150,6 +150,13 @@ def test_a_fault_of_another_process_or_another_time_explains_nothing(story: Even
     assert [line.split(":")[0] for line in story.verdict().violations] == ["unexplained"]
 
 
+def test_a_fault_after_the_relay_has_gone_on_explains_nothing(story: EventStory):
+    """A relay settles a batch before it publishes the next one."""
+    story.stored(1, 2).published(1).published(2).fault().published(1, pid=2).arrived(1, 2, 1)
+
+    assert story.verdict().violations == [UNEXPLAINED]
+
+
 def test_a_batch_that_ended_with_its_process_was_not_confirmed(story: EventStory):
     story.stored(1).tell("publishing", 1, ids=[1]).published(1, pid=2).arrived(1, 1)
 
