@@ -48,6 +48,7 @@ from ..lifecycle.pauses import (
 )
 from ..lifecycle.transaction import SHORT_WAIT, Transaction, in_transaction
 from ..logs import crash, event
+from ..models import primary_alias
 from ..models.outbox import RELAY_ALIVE
 from ..outbox.brokers import Broker
 from ..outbox.cloud_events import CloudEvent
@@ -141,7 +142,7 @@ class Relay(threading.Thread):
         self._poll = poll
         self._drain = drain
         self._token = secrets.token_hex(8)
-        self._source = broker.source or f"/{settings.ROOT_URLCONF.partition('.')[0]}"
+        self._source = _source_of(broker, using)
         self._stopping = threading.Event()
         self._woken = threading.Event()
         self._transport: Transport | None = None
@@ -554,6 +555,12 @@ class Relay(threading.Thread):
         in_transaction(
             lambda tx: leave_lanes(tx, self.broker.name, token=self._token), using=self._using
         )
+
+
+def _source_of(broker: Broker, using: str) -> str:
+    """Return the attribute `source`; each database counts its own ids, so each has its own."""
+    source = broker.source or f"/{settings.ROOT_URLCONF.partition('.')[0]}"
+    return source if using == primary_alias() else f"{source.rstrip('/')}/{using}"
 
 
 def _bytes_of(row: OutboxRow) -> int:

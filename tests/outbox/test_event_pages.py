@@ -81,9 +81,9 @@ def test_an_edit_writes_a_row_of_the_outbox(record, admin_client):
 def test_the_command_lists_shows_and_retries_a_refused_event(record, capsys):
     call_command("deadletter", "list", "--format", "json")
     (listed,) = json.loads(capsys.readouterr().out)
-    call_command("deadletter", "show", str(record.message_id))
+    call_command("deadletter", "show", str(record.pk))
     shown = capsys.readouterr().out
-    call_command("deadletter", "retry", str(record.message_id), "--yes")
+    call_command("deadletter", "retry", str(record.pk), "--yes")
 
     assert (listed["queue"], listed["name"], listed["origin"]) == (
         "outbox:default",
