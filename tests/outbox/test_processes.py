@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from deadletter import OutgoingEvent, crash_points, publish, publish_many
+from deadletter.lifecycle.outbox import LANES
 from deadletter.models import OutboxLane, OutboxMessage, OutboxRelay, PoisonRecord
 from tests.patience import wait_until
 from tests.processes import Worker, database_url, worker_processes
@@ -109,6 +111,31 @@ def test_a_relay_alone_is_no_worker(start, file):
     assert worker.lines("worker_started") == []
     (line,) = worker.lines("relay_stopped")
     assert line["published"] == 20
+
+
+@pytest.mark.postgresql_only("SQLite has no sessions")
+def test_a_relay_has_two_connections(start):
+    """One publishes and one listens: docs/worker.md counts them."""
+    worker = start("--relay")
+    worker.wait_for("relay_started")
+
+    wait_until(lambda: OutboxLane.objects.filter(leased_until__isnull=False).count() == LANES)
+    wait_until(lambda: "LISTEN deadletter_outbox" in _sessions())
+    assert len(_sessions()) == 2
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    wait_until(lambda: _sessions() == [])
+
+
+def _sessions() -> list[str]:
+    """Return the last statement of each session of others."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT query FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        return [query for (query,) in cursor.fetchall()]
 
 
 def test_a_worker_may_leave_the_outbox_to_others(start, file):
