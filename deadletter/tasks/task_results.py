@@ -126,6 +126,7 @@ def read_id(result_id: Any) -> int | None:
 def new_result(task: Any, message: Message, *, backend: str, framework: Framework) -> Any:
     """Return the result of a task that was just enqueued."""
     args, kwargs = calls.read_payload(message.payload)
+    due = message.available_at
     return make_result_class(framework)(
         task=task,
         id=str(message.pk),
@@ -139,6 +140,7 @@ def new_result(task: Any, message: Message, *, backend: str, framework: Framewor
         backend=backend,
         errors=[],
         worker_ids=[],
+        state="scheduled" if due is not None and due > message.created_at else "pending",
     )
 
 
