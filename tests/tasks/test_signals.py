@@ -80,6 +80,24 @@ def test_a_bulk_announces_each(heard):
     assert heard == [("task_enqueued", ids[0], "READY"), ("task_enqueued", ids[1], "READY")]
 
 
+def test_a_receiver_is_called_in_the_place_of_the_log():
+    heard: list[str] = []
+
+    def receive(task_result: Any, **kwargs: Any) -> None:
+        heard.append(task_result.id)
+
+    signal, log = SIGNALS.task_enqueued, SIGNALS.log_task_enqueued
+    signal.disconnect(log)
+    signal.connect(receive)
+    try:
+        result = tasks.add.enqueue(1)
+    finally:
+        signal.disconnect(receive)
+        signal.connect(log)
+
+    assert heard == [result.id]
+
+
 def test_a_bulk_announces_that_its_tasks_wait():
     states: list[str] = []
 
