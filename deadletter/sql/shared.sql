@@ -25,6 +25,20 @@ WITH RECURSIVE g(exception) AS (
 )
 SELECT g.exception FROM g WHERE g.exception IS NOT NULL ORDER BY g.exception LIMIT %(limit)s;
 
+-- find_result --
+-- Read the result of a message and whether the message is in its queue, both at one moment: what an earlier end of its id left behind
+-- is no longer true. Always one row.
+SELECT {columns}, EXISTS (SELECT 1 FROM deadletter_message WHERE id = %(id)s) AS is_in_queue
+  FROM (SELECT 1 AS one) AS always
+  LEFT JOIN deadletter_task_result r ON r.message_id = %(id)s;
+
+-- read_message --
+-- Read a message that is in its queue, with the name of the queue and the server's time.
+SELECT {columns}, q.name AS queue_name, %(sent)s AS read_at
+  FROM deadletter_message r
+  JOIN deadletter_queue q ON q.id = r.queue_id
+ WHERE r.id = %(id)s;
+
 -- find_message --
 -- Say where a message is, all at one moment: 0 in its queue, 1 in the results, 2 dead; moved to a dead queue, it is 3 there or 4 dead
 -- again. NULL: nowhere. A place is looked at only if the message is in none before it.

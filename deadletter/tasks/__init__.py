@@ -3,7 +3,8 @@ Django Tasks: deadletter as a backend of `django.tasks` and of its backport `dja
 
 Reading order: frameworks (the two packages), task_class (tasks and their options), calls (arguments
 as payloads), backend (enqueue), lookup (from a path to a task), execution (in a worker),
-task_results (reading results). Nothing here imports a model before apps are loaded.
+task_results (results, from the rows that result_rows finds). Nothing here imports a model before
+apps are loaded.
 """
 
 from __future__ import annotations

@@ -114,7 +114,8 @@ class DeadletterBackend(_BASE):  # type: ignore[misc]
         # A key that occurs twice is one task.
         new = {id: item for id, item in zip(stored.ids, items, strict=True) if id in stored.new}
         for id, item in new.items():
-            message = Message(pk=id, payload=item.payload, created_at=now)
+            due = item.at if item.delay is None else now + as_timedelta(item.delay, field="delay")
+            message = Message(pk=id, payload=item.payload, available_at=due, created_at=now)
             result = new_result(task, message, backend=self.alias, framework=self.framework)
             execution.tell_enqueued(self.framework, result)
 

@@ -25,9 +25,6 @@ from .task_results import get_result, running_result
 if TYPE_CHECKING:
     from ..lifecycle import Claimed, Completion
 
-#: Receivers of each signal that are the framework's own: they write its log.
-_LOG_RECEIVERS = 1
-
 
 def function_of(task: Any) -> Callable[[Claimed], Any]:
     """Return the function that a worker calls with the message of a task."""
@@ -254,7 +251,8 @@ def _is_wanted(framework: Framework, signal: str, level: int) -> bool:
     A result is made for each signal, which would be a large part of the cost of a short task.
     """
     receivers = getattr(framework.signals, signal).receivers
-    if len(receivers) > _LOG_RECEIVERS:
+    log = id(getattr(framework.signals, f"log_{signal}", None))
+    if any(key[0] != log for key, *_ in receivers):
         return True
     return bool(receivers) and writes(framework.name, level)
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +18,16 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.utils.dateparse import parse_datetime
 
-from .. import clock, sql
+from .. import clock
 from ..status import FailureReason
 from . import calls, frameworks, lookup
 from .frameworks import Framework
+from .result_rows import find_row
 from .task_class import missing_task, restore
 
 if TYPE_CHECKING:
-    from django.db.models import QuerySet
-
     from ..lifecycle import Claimed
+    from ..lifecycle.dead_queues import OriginalDeath
     from ..models import Message, PoisonRecord, Result
 
 #: Headers of a task: the alias of its backend, if it is not "default", and its `run_after`.
@@ -124,63 +123,10 @@ def read_id(result_id: Any) -> int | None:
     return int(text) if is_number and int(text) <= _LARGEST else None
 
 
-def find_row(message_id: int, *, using: str) -> Message | PoisonRecord | Result | None:
-    """Return the row that says what became of a message: by primary key, or where it was moved."""
-    while (place := _find_place(message_id, using)) is not None:
-        rows = iter(_rows_at(place, message_id, using))
-        row: Message | PoisonRecord | Result | None = next(rows, None)
-        if row is not None:
-            return row
-        # It has moved to another place since.
-    return None
-
-
-class _Place(IntEnum):
-    """What the statement `find_message` answers."""
-
-    QUEUE = 0
-    RESULTS = 1
-    POISON = 2
-    DEAD_QUEUE = 3
-    POISON_OF_DEAD_QUEUE = 4
-
-
-def _find_place(message_id: int, using: str) -> _Place | None:
-    """
-    Return where a message is, or None if it is nowhere.
-
-    One statement sees all places at one moment, between two moves of the message. It is also
-    cheaper than the ORM, which writes all columns of a message into a query that finds none.
-    """
-    ((place,),) = sql.run(connections[using], "find_message", {"id": message_id})
-    return None if place is None else _Place(place)
-
-
-def _rows_at(place: _Place, message_id: int, using: str) -> QuerySet[Any]:
-    """Return the row at a place. Not sorted where one row can match: sorting costs as much."""
-    from ..models import Message, PoisonRecord, Queue, Result
-
-    if place == _Place.RESULTS:
-        return Result.objects.using(using).filter(pk=message_id).order_by()
-    if place == _Place.POISON:
-        return PoisonRecord.objects.using(using).filter(message_id=message_id).order_by("pk")[:1]
-    # A message that was moved to a dead queue has another id there.
-    if place == _Place.POISON_OF_DEAD_QUEUE:
-        poison = PoisonRecord.objects.using(using).order_by("pk")
-        return poison.filter(source_id=message_id, origin=None, moved_at__isnull=False)[:1]
-    messages = Message.objects.using(using).select_related("queue")
-    if place == _Place.QUEUE:
-        return messages.filter(pk=message_id).order_by()
-    # The queue may be nobody's dead queue by now; all queues are named because the index begins
-    # with the queue.
-    queues = Queue.objects.using(using).values("pk")
-    moved = messages.filter(queue__in=queues, source_id=message_id, origin=None)
-    return moved.order_by("pk")[:1]
-
-
 def new_result(task: Any, message: Message, *, backend: str, framework: Framework) -> Any:
     """Return the result of a task that was just enqueued."""
     args, kwargs = calls.read_payload(message.payload)
+    due = message.available_at
     return make_result_class(framework)(
         task=task,
         id=str(message.pk),
@@ -194,6 +140,7 @@ def new_result(task: Any, message: Message, *, backend: str, framework: Framewor
         backend=backend,
         errors=[],
         worker_ids=[],
+        state="scheduled" if due is not None and due > message.created_at else "pending",
     )
 
 
@@ -268,27 +215,49 @@ class _Facts:
 
 
 def _of_message(row: Message, using: str) -> _Facts:
-    from ..models import State, is_moved
+    from ..lifecycle.dead_queues import read_original_death
+    from ..models import State
 
-    now = clock.now(using)
+    death = read_original_death(row)
+    if death is not None:
+        return _of_death(row, death)
+    # Where the time is the server's, it was read with the row.
+    now = clock.transaction_time(connections[using]) or row.read_at  # type: ignore[attr-defined]
     entries = _entries(row.history)
     state = row.state(now)
-    is_dead = is_moved(row)
-    is_running = state == State.ACTIVE and not is_dead
+    is_running = state == State.ACTIVE
     last = _running_since(row, using, now) if is_running else _began(entries[-1:])
     workers = _names(row.workers)
     if is_running and row.worker:
         workers.append(row.worker)
     return _Facts(
-        id=row.source_id if is_dead and row.source_id is not None else row.pk,
-        status="FAILED" if is_dead else "RUNNING" if is_running else "READY",
-        state=State.DEAD.value if is_dead else str(state),
+        id=row.pk,
+        status="RUNNING" if is_running else "READY",
+        state=str(state),
         enqueued_at=row.created_at,
         started_at=_began(entries[:1]) or last,
         attempted_at=last,
-        finished_at=row.died_at if is_dead else None,
+        finished_at=None,
         errors=[_error(entry) for entry in entries],
         workers=workers,
+    )
+
+
+def _of_death(row: Message, death: OriginalDeath) -> _Facts:
+    """Return what a message in a dead queue says of its first death."""
+    from ..models import State
+
+    entries = _entries(row.history)
+    return _Facts(
+        id=death.message_id,
+        status="FAILED",
+        state=State.DEAD.value,
+        enqueued_at=death.created_at or row.created_at,
+        started_at=_began(entries[:1]),
+        attempted_at=_began(entries[-1:]),
+        finished_at=row.died_at,
+        errors=_errors_of_death(entries, death.reason, death.failure_reason, death.verdict),
+        workers=_names(row.workers),
     )
 
 
@@ -296,10 +265,6 @@ def _of_poison(row: PoisonRecord) -> _Facts:
     from ..models import State, is_moved
 
     entries = _entries(row.history)
-    errors = [_error(entry) for entry in entries]
-    by_attempts = row.reason == FailureReason.POISON_MESSAGE and row.last_failure_reason is not None
-    if not by_attempts or not errors:
-        errors.append({"exception_class_path": _PLAIN_ERROR, "traceback": row.verdict})
     return _Facts(
         id=row.source_id if is_moved(row) and row.source_id is not None else row.message_id,
         status="FAILED",
@@ -308,7 +273,7 @@ def _of_poison(row: PoisonRecord) -> _Facts:
         started_at=_began(entries[:1]),
         attempted_at=_began(entries[-1:]),
         finished_at=row.poisoned_at,
-        errors=errors,
+        errors=_errors_of_death(entries, row.reason, row.last_failure_reason, row.verdict),
         workers=_names(row.workers),
     )
 
@@ -319,8 +284,8 @@ def _of_result(row: Result) -> _Facts:
     entries = _entries(row.history)
     is_successful = row.outcome == ResultOutcome.SUCCESSFUL
     errors = [_error(entry) for entry in entries]
-    if row.outcome == ResultOutcome.CANCELLED:
-        errors.append({"exception_class_path": _PLAIN_ERROR, "traceback": "cancelled"})
+    if row.outcome == ResultOutcome.CANCELLED or not (is_successful or errors):
+        errors.append({"exception_class_path": _PLAIN_ERROR, "traceback": row.outcome})
     return _Facts(
         id=row.pk,
         status="SUCCESSFUL" if is_successful else "FAILED",
@@ -342,11 +307,9 @@ def _task(
     framework: Framework,
 ) -> Any:
     """Return the task of a row with the values it was enqueued with, even if its code is gone."""
-    from ..models import Message
-
     values = {
         "priority": -row.priority,
-        "queue_name": row.queue.name if isinstance(row, Message) else row.queue,
+        "queue_name": _queue_name(row),
         "backend": alias,
         "run_after": _moment(headers.get(RUN_AFTER_HEADER)),
     }
@@ -354,6 +317,17 @@ def _task(
     if found is None:
         return missing_task(row.name, framework, **values)
     return restore(found, **values)
+
+
+def _queue_name(row: Any) -> Any:
+    """Return the queue that a task was enqueued in; a message has its name beside its columns."""
+    from ..lifecycle.dead_queues import read_original_death
+    from ..models import Message, Result
+
+    death = None if isinstance(row, Result) else read_original_death(row)
+    if death is not None and death.queue:
+        return death.queue
+    return getattr(row, "queue_name" if isinstance(row, Message) else "queue")
 
 
 _PLAIN_ERROR = "deadletter.exceptions.DeadletterError"
@@ -366,6 +340,17 @@ def _entries(history: Any) -> list[dict[str, Any]]:
         return []
     found = [entry for entry in history if isinstance(entry, dict)]
     return [entry for entry in found if entry.get("reason") != FailureReason.OPERATOR]
+
+
+def _errors_of_death(
+    entries: Sequence[Mapping[str, Any]], reason: Any, failure_reason: Any, verdict: str
+) -> list[dict[str, str]]:
+    """Return the failed attempts, and the verdict if it was not the last attempt that decided."""
+    errors = [_error(entry) for entry in entries]
+    by_attempts = reason == FailureReason.POISON_MESSAGE and failure_reason is not None
+    if not by_attempts or not errors:
+        errors.append({"exception_class_path": _PLAIN_ERROR, "traceback": verdict})
+    return errors
 
 
 def _error(entry: Mapping[str, Any]) -> dict[str, str]:

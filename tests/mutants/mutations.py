@@ -1533,6 +1533,7 @@ def _results() -> Iterator[Mutation]:
     """Break what people see of tasks and their results, and what they may cancel."""
     of = {"operations": "tests/operations/test_results.py", "admin": "tests/admin/test_results.py"}
     calls, edits = "tests/operations/test_task_calls.py", "tests/operations/test_typed_edits.py"
+    rows, deaths = "tests/tasks/test_result_rows.py", "tests/tasks/test_deaths.py"
     for what, path, before, after, test in (
         (
             "cancel a task in a dead queue",
@@ -1554,6 +1555,27 @@ def _results() -> Iterator[Mutation]:
             'getattr(given, "message_id", getattr(given, "id", given))',
             'getattr(given, "id", given)',
             f"{of['operations']}::test_a_dead_task_is_not_cancelled",
+        ),
+        (
+            "read a result beside its message",
+            "tasks/result_rows.py",
+            "if result is not None and not is_in_queue:",
+            "if result is not None:",
+            f"{rows}::test_what_an_earlier_end_of_an_id_left_behind_does_not_count",
+        ),
+        (
+            "look everywhere for a task that waits",
+            "tasks/result_rows.py",
+            "_Place.QUEUE if is_in_queue else _find_place(message_id, using)",
+            "_find_place(message_id, using)",
+            f"{rows}::test_a_result_is_read_by_few_statements",
+        ),
+        (
+            "give a task the dead queue that it lies in",
+            "tasks/task_results.py",
+            "if death is not None and death.queue:",
+            "if death is not None and not death.queue:",
+            f"{deaths}::test_a_dead_task_is_as_it_was_enqueued_and_says_why_it_died",
         ),
         (
             "show secrets in calls",

@@ -14,7 +14,7 @@ from deadletter.lifecycle import Completion, Failure, KeptResult, results
 from deadletter.lifecycle.enqueue import TASK, store_messages
 from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import PoisonRecord, Queue, Result
-from deadletter.tasks import task_results
+from deadletter.tasks import result_rows
 from deadletter.testing import frozen_clock
 
 from .conftest import MANY, NOW, SERIES, Seen, adapted, assert_bounded, look_at, run
@@ -105,7 +105,7 @@ def test_a_result_is_read_by_indexes_wherever_its_task_is(db, id, queues):
         return execute(text, params, many, context)
 
     with connection.execute_wrapper(look):
-        row = task_results.find_row(id, using="default")
+        row = result_rows.find_row(id, using="default")
 
     assert (row is not None) == (id == STORED)
     assert found.scans == []

@@ -9,6 +9,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.test import override_settings
+from django.utils import timezone
 
 from deadletter import MessageRejected, PayloadRejected, UnknownQueue, testing
 from deadletter.models import Kind, Message, Queue
@@ -61,6 +62,20 @@ def test_run_after_and_delay_put_a_task_off(clock):
     assert stored == {later.id: at, delayed.id: clock.now + timedelta(minutes=5)}
     assert tasks.add.get_result(later.id).task.run_after == at
     assert tasks.add.get_result(later.id).state == "scheduled"
+
+
+def test_the_state_is_known_before_the_result_is_read():
+    at = timezone.now() + timedelta(minutes=10)
+
+    results = [
+        tasks.add.enqueue(1),
+        tasks.add.using(run_after=at).enqueue(1),
+        tasks.add.using(delay="5m").enqueue(1),
+    ]
+
+    states = [result.state for result in results]
+    assert states == ["pending", "scheduled", "scheduled"]
+    assert states == [tasks.add.get_result(result.id).state for result in results]
 
 
 def test_a_task_expires(clock):

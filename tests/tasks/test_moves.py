@@ -44,9 +44,9 @@ def test_a_task_that_flees_from_each_read_is_found_when_it_rests(clock):
     moves: list[str] = []
 
     def flee(sql: str) -> None:
-        if len(moves) >= MOVES or " UNION " in sql:
+        if len(moves) >= MOVES:
             return
-        if 'FROM "deadletter_message"' in sql and Message.objects.exists():
+        if "FROM deadletter_message r" in sql and Message.objects.exists():
             operations.poison([int(result.id)], why="to flee")
             moves.append("poison")
         elif 'FROM "deadletter_poison"' in sql and PoisonRecord.objects.exists():

@@ -80,6 +80,39 @@ def test_a_bulk_announces_each(heard):
     assert heard == [("task_enqueued", ids[0], "READY"), ("task_enqueued", ids[1], "READY")]
 
 
+def test_a_receiver_is_called_in_the_place_of_the_log():
+    heard: list[str] = []
+
+    def receive(task_result: Any, **kwargs: Any) -> None:
+        heard.append(task_result.id)
+
+    signal, log = SIGNALS.task_enqueued, SIGNALS.log_task_enqueued
+    signal.disconnect(log)
+    signal.connect(receive)
+    try:
+        result = tasks.add.enqueue(1)
+    finally:
+        signal.disconnect(receive)
+        signal.connect(log)
+
+    assert heard == [result.id]
+
+
+def test_a_bulk_announces_that_its_tasks_wait():
+    states: list[str] = []
+
+    def receive(task_result: Any, **kwargs: Any) -> None:
+        states.append(task_result.state)
+
+    SIGNALS.task_enqueued.connect(receive)
+    try:
+        enqueue_many(tasks.add.using(delay="5m"), [(1,), (2,)])
+    finally:
+        SIGNALS.task_enqueued.disconnect(receive)
+
+    assert states == ["scheduled", "scheduled"]
+
+
 @pytest.mark.parametrize("is_bulk", [False, True])
 def test_a_receiver_cannot_change_what_the_caller_has_passed(is_bulk):
     def receive(task_result: Any, **kwargs: Any) -> None:

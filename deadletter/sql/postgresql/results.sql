@@ -37,11 +37,14 @@ WITH gone AS (
 SELECT id, queue_id, name, kind, source_id, origin, queue_id, stream FROM gone;
 
 -- keep_results_of_messages --
--- Store the results of tasks whose messages are about to be deleted without having succeeded.
+-- Store the results of tasks whose messages are about to be deleted without having succeeded. In a dead queue: with the queue that
+-- they died in.
 INSERT INTO deadletter_task_result
        (message_id, queue, name, kind, outcome, payload, headers, priority, history, workers, progress,
         created_at, finished_at, expires_at)
-SELECT CASE WHEN m.origin IS NULL THEN COALESCE(m.source_id, m.id) ELSE m.id END, q.name, m.name, m.kind,
+SELECT CASE WHEN m.origin IS NULL THEN COALESCE(m.source_id, m.id) ELSE m.id END,
+       LEFT(CASE WHEN m.origin IS NULL AND m.source_id IS NOT NULL THEN COALESCE(m.death ->> 'queue', q.name)
+                 ELSE q.name END, 200), m.name, m.kind,
        %(outcome)s, m.payload, m.headers, m.priority, NULLIF(m.history, '[]'::jsonb), m.workers, m.progress,
        m.created_at, %(now)s, %(now)s + %(kept)s::interval
   FROM deadletter_message m
@@ -51,13 +54,15 @@ SELECT CASE WHEN m.origin IS NULL THEN COALESCE(m.source_id, m.id) ELSE m.id END
     ON CONFLICT (message_id) DO NOTHING;
 
 -- keep_results_of_poison --
--- Store the results of dead tasks whose poison records are about to be deleted.
+-- Store the results of dead tasks whose poison records are about to be deleted, as above.
 INSERT INTO deadletter_task_result
        (message_id, queue, name, kind, outcome, payload, headers, priority, history, workers, progress,
         created_at, finished_at, expires_at)
-SELECT CASE WHEN p.origin IS NULL THEN COALESCE(p.source_id, p.message_id) ELSE p.message_id END, p.queue, p.name,
-       p.kind, 'removed', p.payload, p.headers, p.priority, NULLIF(p.history, '[]'::jsonb), p.workers, p.progress,
-       p.original_created_at, p.poisoned_at, %(now)s + %(kept)s::interval
+SELECT CASE WHEN p.origin IS NULL THEN COALESCE(p.source_id, p.message_id) ELSE p.message_id END,
+       LEFT(CASE WHEN p.origin IS NULL AND p.source_id IS NOT NULL THEN COALESCE(p.death ->> 'queue', p.queue)
+                 ELSE p.queue END, 200), p.name, p.kind, 'removed', p.payload, p.headers, p.priority,
+       NULLIF(p.history, '[]'::jsonb), p.workers, p.progress, p.original_created_at, p.poisoned_at,
+       %(now)s + %(kept)s::interval
   FROM deadletter_poison p
  WHERE p.id = ANY(%(ids)s::bigint[]) AND p.kind = 'task'
  ORDER BY p.id

@@ -35,11 +35,14 @@ DELETE FROM deadletter_message
 RETURNING id, queue_id, name, kind, source_id, origin, queue_id, stream;
 
 -- keep_results_of_messages --
--- Store the results of tasks whose messages are about to be deleted without having succeeded.
+-- Store the results of tasks whose messages are about to be deleted without having succeeded. In a dead queue: with the queue that
+-- they died in.
 INSERT INTO deadletter_task_result
        (message_id, queue, name, kind, outcome, payload, headers, priority, history, workers, progress,
         created_at, finished_at, expires_at)
-SELECT CASE WHEN m.origin IS NULL THEN COALESCE(m.source_id, m.id) ELSE m.id END, q.name, m.name, m.kind,
+SELECT CASE WHEN m.origin IS NULL THEN COALESCE(m.source_id, m.id) ELSE m.id END,
+       CASE WHEN m.origin IS NULL AND m.source_id IS NOT NULL
+            THEN substr(COALESCE(json_extract(m.death, '$.queue'), q.name), 1, 200) ELSE q.name END, m.name, m.kind,
        %(outcome)s, m.payload, m.headers, m.priority, NULLIF(m.history, '[]'), m.workers, m.progress, m.created_at,
        %(now)s, django_format_dtdelta('+', %(now)s, %(kept)s)
   FROM deadletter_message m
@@ -49,12 +52,14 @@ SELECT CASE WHEN m.origin IS NULL THEN COALESCE(m.source_id, m.id) ELSE m.id END
     ON CONFLICT (message_id) DO NOTHING;
 
 -- keep_results_of_poison --
--- Store the results of dead tasks whose poison records are about to be deleted.
+-- Store the results of dead tasks whose poison records are about to be deleted, as above.
 INSERT INTO deadletter_task_result
        (message_id, queue, name, kind, outcome, payload, headers, priority, history, workers, progress,
         created_at, finished_at, expires_at)
-SELECT CASE WHEN p.origin IS NULL THEN COALESCE(p.source_id, p.message_id) ELSE p.message_id END, p.queue, p.name,
-       p.kind, 'removed', p.payload, p.headers, p.priority, NULLIF(p.history, '[]'), p.workers, p.progress,
+SELECT CASE WHEN p.origin IS NULL THEN COALESCE(p.source_id, p.message_id) ELSE p.message_id END,
+       CASE WHEN p.origin IS NULL AND p.source_id IS NOT NULL
+            THEN substr(COALESCE(json_extract(p.death, '$.queue'), p.queue), 1, 200) ELSE p.queue END, p.name, p.kind,
+       'removed', p.payload, p.headers, p.priority, NULLIF(p.history, '[]'), p.workers, p.progress,
        p.original_created_at, p.poisoned_at, django_format_dtdelta('+', %(now)s, %(kept)s)
   FROM deadletter_poison p
  WHERE p.id IN (SELECT value FROM json_each(%(ids)s)) AND p.kind = 'task'
