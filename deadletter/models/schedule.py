@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -185,8 +186,9 @@ class Schedule(models.Model):
         *("expires_in", "cron", "interval", "at", "time_zone", "start", "end", "max_runs"),
         *("jitter", "overlap", "missed", "grace"),
     )
-    #: The fields among them that decide when.
-    TIMING = ("cron", "interval", "at", "time_zone", "start", "end", "max_runs", "jitter")
+    #: The fields among them that say which moments there are; and all that say when it is due.
+    MOMENTS = ("cron", "interval", "at", "time_zone", "start")
+    TIMING = (*MOMENTS, "end", "max_runs", "jitter")
 
     objects: ClassVar[ScheduleQuerySet] = ScheduleQuerySet.as_manager()  # type: ignore[assignment]
 
@@ -229,6 +231,8 @@ class Schedule(models.Model):
             problems["name"] = [gettext("Give a name of printable characters.")]
         if self.interval is not None and self.interval < timetable.SHORTEST_INTERVAL:
             problems["interval"] = [gettext("An interval has at least one second.")]
+        if self.interval and self.jitter and self.jitter >= self.interval:
+            problems["jitter"] = [gettext("The jitter is not shorter than the interval.")]
         if self.start and self.end and self.end < self.start:
             problems["end"] = [gettext("The end is before the start.")]
         for check in (self._check_zone, self._check_cron):
@@ -276,18 +280,21 @@ class Schedule(models.Model):
         if moment is not None:
             self.due_at = moment + timetable.offset(self.name, moment, self.jitter)
 
-    def plan(self, now: datetime) -> None:
+    def plan(self, now: datetime, *, edited: Collection[str] = MOMENTS) -> None:
         """
-        Set the next moment for a schedule that is new, resumed or has other times than before.
+        Set the next moment for a schedule that is new, resumed or edited.
 
-        Moments that passed meanwhile are not missed: nothing was to be sent at them. A moment that
-        was fired already does not come again when the clock was set back.
-        Raises: TimetableError.
+        With other moments than before those that passed meanwhile are not missed: nothing was to be
+        sent at them. Otherwise the next one stays, also if it is overdue. A moment that was fired
+        already does not come again when the clock was set back. Raises: TimetableError.
         """
         if self.paused or self.orphaned_at is not None:
             self.set_next(None)
-        else:
+        elif self.next_at is None or set(edited) & set(self.MOMENTS):
             self.set_next(self.timetable().after(max(now, self.last_at or now)))
+        else:
+            is_over = self.end is not None and self.next_at > self.end
+            self.set_next(None if is_over else self.next_at)
 
     def definition(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.DEFINITION}
