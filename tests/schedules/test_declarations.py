@@ -9,8 +9,9 @@ import pytest
 from django.core.checks import run_checks
 
 from deadletter import operations, schedule, timetable
+from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import AuditEntry, Schedule
-from deadletter.schedules import create_declared_schedules, declarations, read_declarations
+from deadletter.schedules import create_declared_schedules, declarations, read_declarations, rows
 from deadletter.worker.registry import handler, registry
 from tests.sample import tasks
 
@@ -128,6 +129,28 @@ def test_nothing_is_orphaned_while_a_module_cannot_be_imported(declare, monkeypa
     assert found("W009") == []
 
 
+def test_of_two_processes_that_create_a_row_at_once_one_does(declare):
+    declare(nightly={"message": "report", "interval": "1h"})
+    migrate()
+    (declaration,) = read_declarations().valid.values()
+
+    # The other process committed between the look and the insert.
+    assert not in_transaction(lambda tx: rows._create(tx, declaration))
+
+    assert Schedule.objects.count() == 1
+
+
+def test_a_declaration_with_another_end_keeps_the_moment_that_is_overdue(declare, clock):
+    declare(nightly={"message": "report", "interval": "1h"})
+    migrate()
+    clock.advance(HOUR * 1.5)
+
+    declare(nightly={"message": "report", "interval": "1h", "end": NOON + 9 * HOUR})
+    operations.sync_schedules()
+
+    assert Schedule.objects.get().next_at == NOON + HOUR
+
+
 def test_a_handler_and_a_task_are_declared_by_the_decorator():
     @schedule("0 3 * * *", payload={"of": "sales"})
     @handler("sample.declared")
@@ -140,9 +163,9 @@ def test_a_handler_and_a_task_are_declared_by_the_decorator():
     finally:
         registry.remove("sample.declared")
 
-    rows = {row.name: row for row in Schedule.objects.all()}
-    assert rows.keys() == {"sample.declared", "add"}
-    first, second = rows["sample.declared"], rows["add"]
+    found = {row.name: row for row in Schedule.objects.all()}
+    assert found.keys() == {"sample.declared", "add"}
+    first, second = found["sample.declared"], found["add"]
     assert (first.kind, first.target, first.payload) == (
         "message",
         "sample.declared",
