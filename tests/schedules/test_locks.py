@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import connections
+from django.urls import reverse
 
 from deadletter import operations
 from deadletter.exceptions import LockNotAvailable
@@ -82,6 +83,27 @@ def test_an_edit_of_a_schedule_waits_a_bounded_time_and_names_the_holder(make, h
 
     row = Schedule.objects.get()
     assert (row.cron, row.paused, Message.objects.count()) == ("0 * * * *", False, 0)
+
+
+def test_the_admin_answers_with_the_holder_of_a_locked_schedule(
+    make, hold, monkeypatch, admin_client
+):
+    monkeypatch.setattr("deadletter.lifecycle.transaction.LOCK_WAIT", 0.2)
+    row = make()
+    pid = lock_row(hold, "hourly").info.backend_pid
+    form = {"kind": "message", "target": "report", "cron": "0 4 * * *", "time_zone": "UTC",
+            "overlap": "skip", "missed": "once", "grace": "1m", "jitter": "0"}  # fmt: skip
+
+    answers = [
+        admin_client.post(reverse(f"admin:deadletter_schedule_{act}", args=[row.pk]), given)
+        for act, given in [("edit", form), ("pause", {}), ("run", {}), ("delete", {"post": "yes"})]
+    ]
+
+    assert [answer.status_code for answer in answers] == [409] * 4
+    for answer in answers:
+        answer.render()
+        assert f"pid {pid}" in answer.content.decode()
+    assert Schedule.objects.get().cron == "0 * * * *"
 
 
 def test_an_open_transaction_that_sends_with_the_key_delays_this_schedule_only(make, fire_at, hold):
