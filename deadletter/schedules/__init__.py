@@ -21,7 +21,7 @@ from .declarations import (
 )
 from .firings import BATCH, Firings, fire_due, seconds_until_due
 from .messages import MOMENT_HEADER, NAME_HEADER, CannotFire, check, send
-from .rows import RowChanges, create_declared_schedules, sync_rows
+from .rows import RowChanges, create_declared_schedules, find_unsendable, sync_rows
 from .run_history import trim_runs
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "check",
     "create_declared_schedules",
     "describe_problem",
+    "find_unsendable",
     "fire_due",
     "handler_names",
     "read_declarations",

@@ -16,6 +16,7 @@ from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
 from ..models import Schedule
 from .declarations import Declaration, DeclaredSchedules, read_declarations
+from .messages import CannotFire, check
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,19 @@ def sync_rows(tx: Transaction, declared: DeclaredSchedules, *, overwrite: bool) 
                 _orphan(tx, row.pk, changes)
     _log(changes)
     return changes
+
+
+def find_unsendable(declared: DeclaredSchedules, *, using: str) -> dict[str, str]:
+    """Return the declared schedules whose rows would send nothing now, each with the reason."""
+    found: dict[str, str] = {}
+    rows = Schedule.objects.using(using).filter(paused=False, orphaned_at=None)
+    for row in rows.declared().order_by("name"):
+        if row.name in declared.valid:
+            try:
+                check(row, using=using)
+            except CannotFire as error:
+                found[row.name] = str(error)
+    return found
 
 
 def _create(tx: Transaction, declaration: Declaration) -> bool:

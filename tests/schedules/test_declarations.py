@@ -209,6 +209,26 @@ def test_check_reports_declarations_that_cannot_work(declare, options, problem):
         migrate()
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"message": "report", "queue": "nowhere"}, "queue: there is no queue 'nowhere'"),
+        ({"task": "shop.tasks.none"}, "target: there is no task 'shop.tasks.none'"),
+        ({"task": "tests.sample.tasks.add"}, "payload: "),
+    ],
+)
+def test_check_reports_declared_schedules_whose_message_cannot_be_sent(declare, options, problem):
+    declare(nightly={"interval": "1h", **options})
+    assert found("W011") == []  # there is no row yet
+    migrate()
+
+    (message,) = found("W011")
+
+    assert message.startswith(f"Schedule 'nightly' cannot fire: {problem}")
+    operations.pause_schedule("nightly")
+    assert found("W011") == []
+
+
 def test_check_reports_what_is_decorated_but_is_no_handler():
     @schedule(interval=5)
     def plain(message):
