@@ -19,8 +19,10 @@ from ..timetable import Timetable, TimetableError
 from .fields import JSONTextField, MomentField, SecondsField
 from .message import FIRST_PRIORITY, LAST_PRIORITY, Kind
 
-#: The most moments a schedule may be late by and still fire, with missed runs "skip".
+#: The longest a schedule may be late and still fire, with missed runs "skip".
 GRACE = timedelta(minutes=1)
+#: How far a clock is set back at most. A last moment further ahead is that of a wrong clock.
+CLOCK_ERROR = timedelta(days=1)
 
 
 class Sends(models.TextChoices):
@@ -286,12 +288,15 @@ class Schedule(models.Model):
 
         With other moments than before those that passed meanwhile are not missed: nothing was to be
         sent at them. Otherwise the next one stays, also if it is overdue. A moment that was fired
-        already does not come again when the clock was set back. Raises: TimetableError.
+        already does not come again when the clock was set back; but a clock that was a year ahead
+        for a moment does not keep the schedule waiting for a year. Raises: TimetableError.
         """
         if self.paused or self.orphaned_at is not None:
             self.set_next(None)
         elif self.next_at is None or set(edited) & set(self.MOMENTS):
-            self.set_next(self.timetable().after(max(now, self.last_at or now)))
+            last = self.last_at or now
+            is_wrong = last - now > CLOCK_ERROR
+            self.set_next(self.timetable().after(now if is_wrong else max(now, last)))
         else:
             is_over = self.end is not None and self.next_at > self.end
             self.set_next(None if is_over else self.next_at)

@@ -33,6 +33,8 @@ HOUR = timedelta(hours=1)
         ({"message": "m", "interval": 0.5}, "interval"),
         ({"message": "m", "interval": 60, "time_zone": "Mars/Olympus"}, "time_zone"),
         ({"message": "m", "interval": 60, "time_zone": "../../etc/passwd"}, "time_zone"),
+        ({"message": "m", "interval": 60, "time_zone": "right/Europe/Berlin"}, "time_zone"),
+        ({"message": "m", "interval": 60, "time_zone": "localtime"}, "time_zone"),
         ({"message": "m", "interval": 60, "queue": "nowhere"}, "queue"),
         ({"message": "m", "interval": 60, "payload": {"n": float("nan")}}, "payload"),
         ({"message": "m", "interval": 60, "headers": ["a"]}, "headers"),

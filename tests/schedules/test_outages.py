@@ -145,6 +145,23 @@ def test_a_clock_set_back_between_a_moment_and_its_firing_fires_it_once(make, fi
     assert moments_of_messages() == [(NOON + n * MINUTE).isoformat() for n in (10, 20, 30, 40)]
 
 
+def test_a_schedule_that_fired_while_the_clock_was_a_year_ahead_continues_after_a_pause(
+    make, fire_at, clock
+):
+    make()
+    clock.set(NOON + timedelta(days=365))
+    while fire_due().schedules:
+        pass
+    clock.set(NOON + timedelta(minutes=61))
+    operations.pause_schedule("hourly")
+    Message.objects.all().delete()
+
+    row = operations.resume_schedule("hourly")
+
+    assert row.next_at == NOON + timedelta(hours=2)
+    assert fire_at(NOON + timedelta(hours=2)) == 1
+
+
 def test_what_is_planned_anew_after_the_clock_was_set_back_repeats_no_moment(make, fire_at, clock):
     make(interval="10m", overlap="allow")
     fire_at(NOON + 30 * MINUTE)
