@@ -307,12 +307,21 @@ def _check_schedule_rows(alias: str) -> list[CheckMessage]:
     try:
         with transaction.atomic(using=alias):
             differences = compare_schedules(using=alias)
+            unsendable = schedules.find_unsendable(schedules.read_declarations(), using=alias)
             rows = Schedule.objects.using(alias).exclude(cron="").order_by("name")
             cron = [] if timetable.is_cron_available() else rows.values_list("name", flat=True)[:5]
             names = list(cron)
     except DatabaseError:
         return []  # before the first migration
     found: list[CheckMessage] = [_difference_warning(item, alias) for item in differences]
+    found += [
+        Warning(
+            f"Schedule {name!r} cannot fire: {problem}.",
+            hint="Correct its declaration or its row; until then an alert is all that it sends.",
+            id="deadletter.W011",
+        )
+        for name, problem in unsendable.items()
+    ]
     if names:
         text = ", ".join(names)
         found.append(

@@ -25,11 +25,11 @@ def lasting(start: datetime, end: datetime, *, depth: int = 2) -> str:
     return timesince(start, end, depth=depth)
 
 
-def ago(at: datetime, now: datetime) -> str:
+def ago(at: datetime, now: datetime, *, depth: int = 2) -> str:
     """Return how long ago a time is; less than a second ago, or in the future: "just now"."""
     if (now - at).total_seconds() < 1:
         return gettext("just now")
-    return gettext("%(time)s ago") % {"time": lasting(at, now)}
+    return gettext("%(time)s ago") % {"time": lasting(at, now, depth=depth)}
 
 
 def ahead(at: datetime, now: datetime) -> str:

@@ -45,6 +45,8 @@ _SECOND, _HOUR, _DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=
 #: Letters, digits and * , - / # L W; spaces between the fields.
 _CRON = re.compile(r"[A-Za-z0-9*,/#\-]+(?: +[A-Za-z0-9*,/#\-]+){4}")
 _ZONE = re.compile(r"[A-Za-z0-9_+\-]+(?:/[A-Za-z0-9_+\-]+)*")
+#: Not names of IANA, but files beside them: the zone of the machine, and zones with leap seconds.
+_NO_ZONE = re.compile(r"(?:right|posix)/.*|localtime|posixrules|Factory")
 
 
 class TimetableError(ValueError):
@@ -201,7 +203,7 @@ def read_cron(cron: str) -> str:
 def read_zone(name: str) -> ZoneInfo:
     """Return the time zone of an IANA name. Raises: TimetableError."""
     try:
-        if _ZONE.fullmatch(name):
+        if _ZONE.fullmatch(name) and not _NO_ZONE.fullmatch(name):
             return ZoneInfo(name)
     except (OSError, ValueError):  # OSError: a directory of the database, such as "Europe"
         pass

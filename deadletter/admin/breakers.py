@@ -148,7 +148,7 @@ class BreakerAdmin(ReadOnlyAdmin):
             return _badge("halted", gettext("held for %(n)d more seconds") % {"n": left})
         if breaker.held_until is None:
             return _badge("halted", gettext("held until it is reset"))
-        left = lasting(breaker.now, breaker.until, depth=1)
+        left = lasting(breaker.now, breaker.until)
         return _badge("halted", gettext("held for another %(time)s") % {"time": left})
 
     @admin.display(description=_("messages held"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
@@ -38,6 +38,25 @@ FILTERS = (
     "since",
     "until",
 )
+
+
+class MixedParser(CommandParser):
+    """
+    Accepts options between positional arguments: `schedules run --by ann "nightly report"`.
+
+    argparse would take an optional positional argument as absent at the first option.
+    """
+
+    _is_mixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._is_mixed:  # called by the method below
+            return super().parse_known_args(args, namespace)
+        self._is_mixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixed = False
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,14 @@ _ACTIONS = ("list", "hold", "reset")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=_ACTIONS, default="list")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=_ACTIONS,
+        default="list",
+        help="list (default): the open ones; hold: let no message of a name start; reset: let them "
+        "start again, whoever opened the breaker",
+    )
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="a message name, for hold and reset"
     )

@@ -30,6 +30,7 @@ from ..operations import (
     sync_schedules,
     validate_schedule,
 )
+from ..operations.schedule_states import ScheduleState, schedule_state
 from ..schedules import CannotFire, describe_problem
 from ..text import terminal_line
 from ..timetable import TimetableError, read_zone
@@ -38,12 +39,18 @@ from .output import Screen, usage
 from .text import ago
 
 HELP = "list schedules and their next runs; run, pause, resume, synchronise or import them"
+_ACTS = (
+    "list (default): the schedules; next: the next runs of the named ones, or the first of all; "
+    "run: send their messages now, no moment is consumed; pause, resume: stop them, or let them go "
+    "on; sync: give the rows of declared schedules the values of the code and the settings; "
+    "import-celery-beat: create schedules from the tables of django-celery-beat"
+)
 #: Runs shown by `next`, and rows of lists.
 RUNS, ROWS = 10, 50
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=list(_ACTIONS), default="list")
+    parser.add_argument("action", nargs="?", choices=list(_ACTIONS), default="list", help=_ACTS)
     parser.add_argument(
         "schedule_names", nargs="*", metavar="NAME", help="schedules, for next, run, pause, resume"
     )
@@ -96,7 +103,7 @@ def _list(screen: Screen, options: dict[str, Any]) -> int:
     using, limit = alias(options), options["limit"] or ROWS
     found = list(list_schedules(using=using)[: limit + 1])
     if screen.as_json:
-        screen.json([_object(row) for row in found[:limit]])
+        screen.json([_object(row, clock.now(using)) for row in found[:limit]])
     elif found:
         now = clock.now(using)
         screen.table(
@@ -129,7 +136,7 @@ def _next(screen: Screen, options: dict[str, Any]) -> int:
         )
     for row in rows:
         if row.paused or row.orphaned_at is not None:
-            screen.say(terminal_line(f"{row.name} is {_state(row)}: it does not run"))
+            screen.say(terminal_line(f"{row.name} is {_state(row, now)}: it does not run"))
     if not runs:
         screen.say("no run is planned")
     return 0 if runs else 1
@@ -180,11 +187,12 @@ def _switch(screen: Screen, options: dict[str, Any]) -> int:
         except TimetableError as error:  # no longer readable here; the field says which
             raise CommandError(terminal_line(f"{error.field}: {error}"), returncode=1) from None
     if screen.as_json:
+        now = clock.now(alias(options))
         shown = {
             "act": action,
             "dry_run": options["dry_run"],
             "changed": [row.name for row in changed],
-            "schedules": [_object(row) for row in rows],
+            "schedules": [_object(row, now) for row in rows],
         }
         screen.json(shown)
         return 0
@@ -316,10 +324,10 @@ def _moments(row: Schedule, limit: int, using: str) -> list[datetime]:
         raise CommandError(terminal_line(f"{row.name}: {error}"), returncode=1) from None
 
 
-def _object(row: Schedule) -> dict[str, Any]:
+def _object(row: Schedule, now: datetime) -> dict[str, Any]:
     return {
         "name": row.name,
-        "state": _state(row),
+        "state": _state(row, now),
         "kind": row.kind,
         "target": row.target,
         "queue": row.queue or None,
@@ -349,21 +357,25 @@ def _row(row: Schedule, now: datetime) -> tuple[object, ...]:
         "-" if row.next_at is None else f"{_local(row.next_at, row)}, {ago(row.next_at, now)}"
     )
     zone = row.time_zone if row.cron else "-"
-    return (row.name, _state(row), when, zone, row.target, following, last, row.last_error or "-")
+    return (
+        row.name,
+        _state(row, now),
+        when,
+        zone,
+        row.target,
+        following,
+        last,
+        row.last_error or "-",
+    )
 
 
 def _at(row: Schedule) -> str:
     return "-" if row.at is None else _local(row.at, row)
 
 
-def _state(row: Schedule) -> str:
-    if row.orphaned_at is not None:
-        return "orphaned"
-    if row.paused:
-        return "paused"
-    if row.failing_since is not None:
-        return "failing"
-    return "ended" if row.is_ended else "active"
+def _state(row: Schedule, now: datetime) -> str:
+    state = schedule_state(row, now)
+    return "failing" if state == ScheduleState.BROKEN else state.value
 
 
 def _local(moment: datetime, row: Schedule) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -18,8 +19,10 @@ from ..timetable import Timetable, TimetableError
 from .fields import JSONTextField, MomentField, SecondsField
 from .message import FIRST_PRIORITY, LAST_PRIORITY, Kind
 
-#: The most moments a schedule may be late by and still fire, with missed runs "skip".
+#: The longest a schedule may be late and still fire, with missed runs "skip".
 GRACE = timedelta(minutes=1)
+#: How far a clock is set back at most. A last moment further ahead is that of a wrong clock.
+CLOCK_ERROR = timedelta(days=1)
 
 
 class Sends(models.TextChoices):
@@ -185,8 +188,9 @@ class Schedule(models.Model):
         *("expires_in", "cron", "interval", "at", "time_zone", "start", "end", "max_runs"),
         *("jitter", "overlap", "missed", "grace"),
     )
-    #: The fields among them that decide when.
-    TIMING = ("cron", "interval", "at", "time_zone", "start", "end", "max_runs", "jitter")
+    #: The fields among them that say which moments there are; and all that say when it is due.
+    MOMENTS = ("cron", "interval", "at", "time_zone", "start")
+    TIMING = (*MOMENTS, "end", "max_runs", "jitter")
 
     objects: ClassVar[ScheduleQuerySet] = ScheduleQuerySet.as_manager()  # type: ignore[assignment]
 
@@ -229,6 +233,8 @@ class Schedule(models.Model):
             problems["name"] = [gettext("Give a name of printable characters.")]
         if self.interval is not None and self.interval < timetable.SHORTEST_INTERVAL:
             problems["interval"] = [gettext("An interval has at least one second.")]
+        if self.interval and self.jitter and self.jitter >= self.interval:
+            problems["jitter"] = [gettext("The jitter is not shorter than the interval.")]
         if self.start and self.end and self.end < self.start:
             problems["end"] = [gettext("The end is before the start.")]
         for check in (self._check_zone, self._check_cron):
@@ -276,18 +282,24 @@ class Schedule(models.Model):
         if moment is not None:
             self.due_at = moment + timetable.offset(self.name, moment, self.jitter)
 
-    def plan(self, now: datetime) -> None:
+    def plan(self, now: datetime, *, edited: Collection[str] = MOMENTS) -> None:
         """
-        Set the next moment for a schedule that is new, resumed or has other times than before.
+        Set the next moment for a schedule that is new, resumed or edited.
 
-        Moments that passed meanwhile are not missed: nothing was to be sent at them. A moment that
-        was fired already does not come again when the clock was set back.
-        Raises: TimetableError.
+        With other moments than before those that passed meanwhile are not missed: nothing was to be
+        sent at them. Otherwise the next one stays, also if it is overdue. A moment that was fired
+        already does not come again when the clock was set back; but a clock that was a year ahead
+        for a moment does not keep the schedule waiting for a year. Raises: TimetableError.
         """
         if self.paused or self.orphaned_at is not None:
             self.set_next(None)
+        elif self.next_at is None or set(edited) & set(self.MOMENTS):
+            last = self.last_at or now
+            is_wrong = last - now > CLOCK_ERROR
+            self.set_next(self.timetable().after(now if is_wrong else max(now, last)))
         else:
-            self.set_next(self.timetable().after(max(now, self.last_at or now)))
+            is_over = self.end is not None and self.next_at > self.end
+            self.set_next(None if is_over else self.next_at)
 
     def definition(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.DEFINITION}

@@ -133,6 +133,6 @@ def _differences(row: BeatRow, options: dict[str, Any], there: Schedule) -> list
     """Return the fields in which a schedule differs from its periodic task, which may have run."""
     wanted = Schedule(name=row.name, **schedules.read_options(options)).definition()
     found = there.definition()
-    runs_since = row.kind == "interval" and row.columns.get("start_time") is None
+    runs_since = row.kind == "interval" and row.columns.get("last_run_at") is not None
     ignored = {"start"} if runs_since else set()
     return [key for key in wanted if wanted[key] != found[key] and key not in ignored]

@@ -135,7 +135,7 @@ def set_schedule(
     """
     Change a schedule; the audit entry keeps old and new values, except of payload and headers.
 
-    Other times begin now: moments that passed are not missed. A schedule that could not fire is
+    Other moments begin now: those that passed are not missed. A schedule that could not fire is
     tried again at once. Raises: UnknownSchedule, ValidationError, ValueError.
     """
     fields = schedules.read_options(options)
@@ -156,7 +156,8 @@ def set_schedule(
         if not changes:
             return
         if {*changes} & {*Schedule.TIMING, "paused"}:
-            row.plan(tx.time())
+            # A schedule that is resumed has no next moment.
+            row.plan(tx.time(), edited=changes)
         if row.failing_since is not None:
             row.failing_since, row.last_error = None, ""
             row.due_at = row.next_at
@@ -220,6 +221,7 @@ def run_schedule(
         else:
             run.outcome, run.why = RunOutcome.SKIPPED, f"message {stored.message.pk} has the key"
         run.save(using=tx.using)
+        schedules.trim_runs(tx, row)
         entry = _record(tx, Act.RUN_SCHEDULE, row, by, why, {"outcome": run.outcome})
         if run.message_id is not None:
             audit.add(tx, entry, touched=[run.message_id])
@@ -305,7 +307,12 @@ def _switch(name: str, act: Act, by: str | None, why: str, using: str | None) ->
             return
         row.paused = is_paused
         row.plan(tx.time())
-        row.save(using=tx.using, update_fields=["paused", "next_at", "due_at"])
+        fields = ["paused", "next_at", "due_at"]
+        if not is_paused:
+            # Its next moment is the next attempt: until then it is not known to fail.
+            row.failing_since, row.last_error = None, ""
+            fields += ["failing_since", "last_error"]
+        row.save(using=tx.using, update_fields=fields)
         _record(tx, act, row, by, why, {})
 
     return _change(name, work, using)

@@ -2,8 +2,8 @@
 Schedules: messages and tasks that are sent at the moments of a cron expression or an interval.
 
 Reading order: timetable (at the root: the moments), models/schedule, messages (what is sent),
-firings (any worker sends it), declarations (settings and `@schedule`), rows (they become rows),
-celery_beat (rows of django-celery-beat as options).
+firings (any worker sends it), run_history (what is recorded of it), declarations (settings and
+`@schedule`), rows (they become rows), celery_beat (rows of django-celery-beat as options).
 What people do to schedules is in operations/schedules.
 """
 
@@ -21,7 +21,8 @@ from .declarations import (
 )
 from .firings import BATCH, Firings, fire_due, seconds_until_due
 from .messages import MOMENT_HEADER, NAME_HEADER, CannotFire, check, send
-from .rows import RowChanges, create_declared_schedules, sync_rows
+from .rows import RowChanges, create_declared_schedules, find_unsendable, sync_rows
+from .run_history import trim_runs
 
 __all__ = [
     "BATCH",
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "create_declared_schedules",
     "describe_problem",
+    "find_unsendable",
     "fire_due",
     "handler_names",
     "read_declarations",
@@ -44,4 +46,5 @@ __all__ = [
     "seconds_until_due",
     "send",
     "sync_rows",
+    "trim_runs",
 ]

@@ -105,6 +105,8 @@ def as_options(
             raise ValueError("it was to run once and has run")
     if expires := columns.get("expires"):
         options["end"] = _moment(row, expires)
+        if options["end"] <= now:
+            raise ValueError(f"it has expired: {options['end']:%Y-%m-%d %H:%M:%S %Z}")
     if seconds := columns.get("expire_seconds"):
         options["expires_in"] = timedelta(seconds=seconds)
     if headers := _object(row, "headers"):
@@ -141,7 +143,9 @@ def _times(row: BeatRow, now: datetime) -> dict[str, Any]:
         raise ValueError("it has not exactly one crontab, interval or clocked time")
     options = _WHEN_OPTIONS[row.kind](row)
     if (start := row.columns.get("start_time")) is not None:
-        options["start"] = _moment(row, start)
+        # An interval that has run since goes on from its last run.
+        start = _moment(row, start)
+        options["start"] = max(start, options.get("start", start))
     if row.kind == "clocked":
         # Celery runs it at its start then.
         if (start := options.pop("start", None)) is not None:

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.db import InterfaceError, OperationalError
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.transaction import atomic
 
 from .. import clock, crash_points, timetable
-from ..descriptions import describe
 from ..exceptions import LockNotAvailable
 from ..lifecycle.transaction import SHORT_WAIT, Transaction, in_transaction
 from ..logs import event
@@ -33,41 +31,39 @@ from ..models import (
     State,
     primary_alias,
 )
-from ..text import storable_text
-from . import messages
+from . import messages, run_history
 
 #: Schedules fired in one transaction, so that it never holds locks for long.
 BATCH = 50
-#: The most moments that are computed in one go: a schedule of every minute that nobody fired for a
-#: year is brought up to date in steps.
+#: The most moments of a schedule that are computed in one go: one of every minute that nobody fired
+#: for a year is brought up to date in steps. A transaction that has computed as many ends: those of
+#: cron expressions take 30 µs each, and its locks must not be held for seconds.
 MOST_MOMENTS = 2_000
 #: The most missed moments that are fired after an outage.
 MOST_FIRED = 100
-#: How long after a failure a schedule is tried again.
-RETRY_AFTER = timedelta(seconds=60)
-#: How long after it met a lock.
+#: How long after it met a lock a schedule is tried again.
 LOCKED_AFTER = timedelta(seconds=2)
-#: Runs that are kept of each schedule; and how many more there may be before they are deleted.
-KEPT, SLACK = 100, 20
-#: Bytes of an error that are stored.
-ERROR = 2_000
 
 
 @dataclass(frozen=True)
 class Firings:
     """What `fire_due` did."""
 
-    #: Schedules that were due and not locked by another worker.
-    schedules: int
+    #: Schedules that were due, and not locked by another transaction.
+    schedules: int = 0
     #: Messages that were sent.
-    sent: int
+    sent: int = 0
     #: Schedules that cannot fire.
-    failed: int
+    failed: int = 0
+    #: Moments that were computed.
+    moments: int = 0
+    #: True if more schedules may be due.
+    is_part: bool = False
 
 
 @dataclass(frozen=True)
 class DueMoments:
-    """The moments of a schedule that are due."""
+    """The moments of a schedule that are due, or the first of them."""
 
     #: The latest ones, in order.
     latest: list[datetime]
@@ -75,7 +71,7 @@ class DueMoments:
     first: datetime
     #: The first moment after them.
     following: datetime | None
-    #: True if there may be more of them.
+    #: True if there are more. Those that may have to be fired are never among the first.
     is_part: bool
 
 
@@ -88,7 +84,11 @@ def seconds_until_due(*, using: str | None = None) -> float | None:
 
 
 def fire_due(*, using: str | None = None, limit: int = BATCH) -> Firings:
-    """Fire up to `limit` due schedules in one transaction, the longest overdue first."""
+    """
+    Fire up to `limit` due schedules in one transaction, the longest overdue first.
+
+    Fewer if they have many moments; `is_part` of the result says that more may be due.
+    """
     done = in_transaction(lambda tx: _fire_some(tx, limit), using=using, wait=SHORT_WAIT)
     if done.schedules:
         crash_points.reach("schedule.fired")
@@ -101,20 +101,23 @@ def _fire_some(tx: Transaction, limit: int) -> Firings:
     rows = list(due.select_for_update(skip_locked=True)[:limit])
     if rows:
         crash_points.reach("schedule.firing")
-    sent = failed = 0
+    done = Firings(is_part=len(rows) == limit)
     for schedule in rows:
-        done = _fire_safely(tx, schedule, now)
-        sent += done or 0
-        failed += done is None
-    return Firings(len(rows), sent, failed)
+        if done.moments >= MOST_MOMENTS:
+            return replace(done, is_part=True)
+        one = _fire_safely(tx, schedule, now)
+        done = Firings(
+            schedules=done.schedules + 1,
+            sent=done.sent + one.sent,
+            failed=done.failed + one.failed,
+            moments=done.moments + one.moments,
+            is_part=done.is_part or one.is_part,
+        )
+    return done
 
 
-def _fire_safely(tx: Transaction, schedule: Schedule, now: datetime) -> int | None:
-    """
-    Fire one schedule; whatever prevents it is recorded and does not concern the others.
-
-    Returns the number of messages; None if it failed.
-    """
+def _fire_safely(tx: Transaction, schedule: Schedule, now: datetime) -> Firings:
+    """Fire one schedule; whatever prevents it is recorded and does not concern the others."""
     try:
         # A savepoint, on SQLite too, where `attempt` makes none.
         with atomic(using=tx.using):
@@ -122,15 +125,15 @@ def _fire_safely(tx: Transaction, schedule: Schedule, now: datetime) -> int | No
     except LockNotAvailable:
         # Another transaction sends with the same key.
         Schedule.objects.using(tx.using).filter(pk=schedule.pk).update(due_at=now + LOCKED_AFTER)
-        return 0
+        return Firings()
     except (OperationalError, InterfaceError):
         raise  # of the database, not of the schedule: the transaction is repeated
     except Exception as error:  # noqa: BLE001 - recorded: the code of tasks may raise anything
-        _record_failure(tx, schedule.pk, now, error)
-        return None
+        run_history.record_failure(tx, schedule.pk, now, error)
+        return Firings(failed=1)
 
 
-def _fire(tx: Transaction, schedule: Schedule, now: datetime) -> int:
+def _fire(tx: Transaction, schedule: Schedule, now: datetime) -> Firings:
     due = _due_moments(schedule, now)
     wanted = _choose(schedule, due, now)
     known = _known_runs(tx, schedule, due)
@@ -146,34 +149,44 @@ def _fire(tx: Transaction, schedule: Schedule, now: datetime) -> int:
         run.save(using=tx.using)
         outcome = run.outcome
         sent += run.outcome == RunOutcome.SENT
-    outcome = _record_missed(tx, schedule, due, wanted, known, now) or outcome
+    if missed := due.count - len(wanted):
+        run_history.record_missed(
+            tx, schedule, first=due.first, count=missed, known=known.get(due.first), now=now
+        )
+        outcome = outcome if wanted else RunOutcome.MISSED.value
     schedule.last_at = due.latest[-1]
     schedule.last_outcome = outcome or schedule.last_outcome
     schedule.last_error, schedule.failing_since = "", None
     schedule.set_next(due.following)
+    if due.is_part:
+        # Behind the others: it takes several turns, and they need not wait for it.
+        schedule.due_at = now
     fields = ("last_at", "last_outcome", "last_error", "failing_since")
     schedule.save(using=tx.using, update_fields=[*fields, "next_at", "due_at", "run_count"])
-    _trim(tx, schedule)
+    run_history.trim_runs(tx, schedule)
     crash_points.reach("schedule.recorded", schedule)
-    return sent
+    moments = MOST_MOMENTS if due.is_part else due.count
+    return Firings(sent=sent, moments=moments, is_part=due.is_part)
 
 
 def _due_moments(schedule: Schedule, now: datetime) -> DueMoments:
     """Return the due moments, beginning at the next one that was computed from the last one."""
     times = schedule.timetable()
     moment = first = schedule.next_at or schedule.due_at or now
-    latest: deque[datetime] = deque(maxlen=MOST_FIRED)
+    latest: deque[datetime] = deque(maxlen=MOST_FIRED + 1)
     count = 0
     following: datetime | None = moment
     while following is not None and count < MOST_MOMENTS:
         moment = following
-        if count and moment + timetable.offset(schedule.name, moment, schedule.jitter) > now:
+        if count and not _is_due(schedule, moment, now):
             break
         latest.append(moment)
         count += 1
         following = times.after(moment)
-    is_part = following is not None and _is_due(schedule, following, now)
-    return DueMoments(list(latest), count, first, following, is_part)
+    if following is not None and count == MOST_MOMENTS and _is_due(schedule, following, now):
+        # Only the latest hundred are ever fired; these may be among them.
+        return DueMoments([latest[0]], count - MOST_FIRED, first, latest[1], is_part=True)
+    return DueMoments(list(latest)[-MOST_FIRED:], count, first, following, is_part=False)
 
 
 def _is_due(schedule: Schedule, moment: datetime, now: datetime) -> bool:
@@ -246,80 +259,14 @@ def _unfinished_message(tx: Transaction, schedule: Schedule, now: datetime) -> i
     """
     if schedule.overlap == Overlap.ALLOW:
         return None
+    is_free = Q(available_at=None) | Q(available_at__lte=now)
     runs = ScheduleRun.objects.using(tx.using).filter(schedule=schedule, message_id__isnull=False)
     found = Message.objects.using(tx.using).filter(pk__in=runs.values("message_id"))
+    # Expired, so it is dead, although no sweep has met it yet.
+    found = found.exclude(is_free, expires_at__isnull=False, expires_at__lte=now)
     if schedule.overlap == Overlap.ONE:
         found = found.exclude(pk__in=found.in_state(State.ACTIVE, now).values("pk"))
     return found.order_by("pk").values_list("pk", flat=True).first()
-
-
-def _record_missed(
-    tx: Transaction,
-    schedule: Schedule,
-    due: DueMoments,
-    wanted: Iterable[datetime],
-    known: dict[datetime, ScheduleRun],
-    now: datetime,
-) -> str:
-    """Record the moments that are not fired as one run; return its outcome if it is the last."""
-    chosen = list(wanted)
-    count = due.count - len(chosen)
-    if count <= 0:
-        return ""
-    why = "no worker fired it in time"
-    run = known.get(due.first)
-    if run is None or run.outcome == RunOutcome.FAILED:
-        why = f"{run.why}; {why}" if run is not None else why
-        run = run or ScheduleRun(schedule=schedule, moment=due.first)
-        run.fired_at, run.outcome, run.count, run.why = now, RunOutcome.MISSED, count, why
-        run.save(using=tx.using)
-    event(
-        logging.WARNING,
-        "schedule_missed",
-        "schedule {schedule}: {count} moments from {moment} were missed",
-        schedule=schedule.name,
-        moment=_iso(due.first),
-        count=count,
-    )
-    return "" if chosen else RunOutcome.MISSED.value
-
-
-def _record_failure(tx: Transaction, pk: int, now: datetime, error: Exception) -> None:
-    """Record why a schedule cannot fire. Its moment is not lost: it is tried again, or missed."""
-    schedule = Schedule.objects.using(tx.using).get(pk=pk)
-    text = storable_text(describe(error).text, limit=ERROR)
-    is_new = schedule.failing_since is None or schedule.last_error != text
-    schedule.failing_since = schedule.failing_since or now
-    schedule.last_error, schedule.last_outcome = text, RunOutcome.FAILED
-    schedule.due_at = now + RETRY_AFTER
-    schedule.save(
-        using=tx.using, update_fields=["failing_since", "last_error", "last_outcome", "due_at"]
-    )
-    if schedule.next_at is not None:
-        ScheduleRun.objects.using(tx.using).update_or_create(
-            schedule=schedule,
-            moment=schedule.next_at,
-            defaults={"outcome": RunOutcome.FAILED, "fired_at": now, "why": text},
-        )
-    if is_new:
-        event(
-            logging.ERROR,
-            "schedule_failed",
-            "schedule {schedule} cannot fire: {error}",
-            schedule=schedule.name,
-            error=text,
-        )
-
-
-def _trim(tx: Transaction, schedule: Schedule) -> None:
-    """Delete runs beyond the newest hundred, except those whose message is unfinished."""
-    rows = ScheduleRun.objects.using(tx.using).filter(schedule=schedule)
-    old = list(rows.order_by("-id").values_list("pk", "message_id")[KEPT : KEPT + 5 * SLACK])
-    if len(old) < SLACK:
-        return
-    ids = [message for _, message in old if message is not None]
-    open = set(Message.objects.using(tx.using).filter(pk__in=ids).values_list("pk", flat=True))
-    rows.filter(pk__in=[pk for pk, message in old if message not in open]).delete()
 
 
 def _iso(moment: datetime | None) -> str:

@@ -18,8 +18,10 @@ from ..lifecycle.enqueue import (
     find_queue,
     store_message,
 )
+from ..lifecycle.internal_queue import PREFIX as INTERNAL_PREFIX
+from ..lifecycle.internal_queue import QUEUE as INTERNAL_QUEUE
 from ..lifecycle.transaction import Transaction
-from ..models import Kind, Schedule
+from ..models import Damaged, Kind, Queue, Schedule
 from ..tasks import lookup
 from ..text import short_repr
 
@@ -58,7 +60,7 @@ def check(schedule: Schedule, *, using: str) -> None:
     item = _build(schedule)
     try:
         check_message(item.outgoing, get_settings().payload_limit, kind=item.kind)
-        find_queue(check_name("queue", item.queue), using)
+        _check_queue(check_name("queue", item.queue), using)
     except MessageRejected as error:
         raise _as_problem(error) from error
 
@@ -71,6 +73,7 @@ def send(tx: Transaction, schedule: Schedule, *, moment: datetime | None = None)
     """
     item = _build(schedule, moment)
     try:
+        _check_queue(item.queue, tx.using)
         stored = store_message(item.outgoing, queue=item.queue, kind=item.kind, using=tx.using)
     except MessageRejected as error:
         raise _as_problem(error) from error
@@ -79,7 +82,25 @@ def send(tx: Transaction, schedule: Schedule, *, moment: datetime | None = None)
     return stored
 
 
+def _check_queue(name: str, using: str) -> None:
+    """
+    Refuse the queues in which a message of a schedule would never run.
+
+    Raises: MessageRejected, CannotFire.
+    """
+    if name == INTERNAL_QUEUE:
+        raise CannotFire("queue", f"{name} is the internal queue of deadletter")
+    queue = find_queue(name, using)
+    if Queue.objects.using(using).filter(dead_queue=queue).exists():
+        raise CannotFire("queue", f"{name} is a dead queue: workers take no messages from it")
+
+
 def _build(schedule: Schedule, moment: datetime | None = None) -> ScheduledMessage:
+    if schedule.target.startswith(INTERNAL_PREFIX):
+        # Bulk jobs and notices: whoever may edit schedules need not be allowed what they do.
+        raise CannotFire("target", f"{short_repr(schedule.target)} is internal to deadletter")
+    if isinstance(schedule.payload, Damaged):
+        raise CannotFire("payload", "what is stored is no JSON; give it a new one")
     headers = schedule.headers
     if headers is not None and not isinstance(headers, dict):
         raise CannotFire("headers", "expected a dict")

@@ -9,12 +9,14 @@ from typing import Any
 
 from django.apps import apps as installed
 from django.apps.registry import Apps
-from django.db import router
+from django.db import IntegrityError, router
+from django.db.transaction import atomic
 
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
 from ..models import Schedule
 from .declarations import Declaration, DeclaredSchedules, read_declarations
+from .messages import CannotFire, check
 
 
 @dataclass(frozen=True)
@@ -54,48 +56,81 @@ def sync_rows(tx: Transaction, declared: DeclaredSchedules, *, overwrite: bool) 
     """
     Create missing rows, mark orphans, and restore those that are declared again.
 
-    `overwrite`: also give existing rows the values of their declarations.
+    `overwrite`: also give existing rows the values of their declarations. Only rows that change are
+    locked: whoever has another one open makes no `migrate` wait.
     """
     changes = RowChanges()
-    valid = declared.valid
-    rows = {row.name: row for row in Schedule.objects.using(tx.using).select_for_update()}
-    for name, declaration in valid.items():
+    rows = {row.name: row for row in Schedule.objects.using(tx.using)}
+    for name, declaration in declared.valid.items():
         row = rows.get(name)
         if row is None:
-            _create(tx, declaration)
-            changes.created.append(name)
-        else:
-            _update(tx, row, declaration, changes, overwrite=overwrite)
+            if _create(tx, declaration):
+                changes.created.append(name)
+        elif _is_behind(row, declaration, overwrite=overwrite):
+            _update(tx, row.pk, declaration, changes, overwrite=overwrite)
     # A module that cannot be imported may declare schedules: then none counts as gone.
     if not declared.unreadable:
-        gone = [row for row in rows.values() if row.is_declared and row.name not in declared.names]
-        for row in gone:
-            if row.orphaned_at is None:
-                row.orphaned_at = tx.time()
-                row.set_next(None)
-                row.save(using=tx.using, update_fields=["orphaned_at", "next_at", "due_at"])
-                changes.orphaned.append(row.name)
+        for row in rows.values():
+            if row.is_declared and row.name not in declared.names and row.orphaned_at is None:
+                _orphan(tx, row.pk, changes)
     _log(changes)
     return changes
 
 
-def _create(tx: Transaction, declaration: Declaration) -> None:
+def find_unsendable(declared: DeclaredSchedules, *, using: str) -> dict[str, str]:
+    """Return the declared schedules whose rows would send nothing now, each with the reason."""
+    found: dict[str, str] = {}
+    rows = Schedule.objects.using(using).filter(paused=False, orphaned_at=None)
+    for row in rows.declared().order_by("name"):
+        if row.name in declared.valid:
+            try:
+                check(row, using=using)
+            except CannotFire as error:
+                found[row.name] = str(error)
+    return found
+
+
+def _create(tx: Transaction, declaration: Declaration) -> bool:
+    """Create a row; return False if another process was faster."""
     row = declaration.row()
     row.declaration = declaration.digest
     row.created_at = tx.time()
     row.plan(tx.time())
-    row.save(using=tx.using, force_insert=True)
+    try:
+        with atomic(using=tx.using):
+            row.save(using=tx.using, force_insert=True)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _is_behind(row: Schedule, declaration: Declaration, *, overwrite: bool) -> bool:
+    if row.orphaned_at is not None:
+        return True
+    is_old = row.declaration != declaration.digest
+    return overwrite and (is_old or bool(declaration.differences(row)))
+
+
+def _lock(tx: Transaction, pk: int) -> Schedule | None:
+    return Schedule.objects.using(tx.using).select_for_update().filter(pk=pk).first()
+
+
+def _orphan(tx: Transaction, pk: int, changes: RowChanges) -> None:
+    row = _lock(tx, pk)
+    if row is None or row.orphaned_at is not None:
+        return
+    row.orphaned_at = tx.time()
+    row.set_next(None)
+    row.save(using=tx.using, update_fields=["orphaned_at", "next_at", "due_at"])
+    changes.orphaned.append(row.name)
 
 
 def _update(
-    tx: Transaction,
-    row: Schedule,
-    declaration: Declaration,
-    changes: RowChanges,
-    *,
-    overwrite: bool,
+    tx: Transaction, pk: int, declaration: Declaration, changes: RowChanges, *, overwrite: bool
 ) -> None:
-    before = {name: getattr(row, name) for name in (*Schedule.DEFINITION, "declaration")}
+    row = _lock(tx, pk)
+    if row is None:
+        return
     is_restored = row.orphaned_at is not None
     differences = declaration.differences(row) if overwrite else []
     wanted: Mapping[str, Any] = declaration.row().definition()
@@ -104,15 +139,15 @@ def _update(
     if overwrite:
         row.declaration = declaration.digest
     row.orphaned_at = None
-    if is_restored or set(differences) & set(Schedule.TIMING):
+    if is_restored:
         row.plan(tx.time())
+        changes.restored.append(row.name)
+    elif set(differences) & set(Schedule.TIMING):
+        row.plan(tx.time(), edited=differences)
     if differences:
         row.due_at = row.next_at if row.failing_since is not None else row.due_at
         changes.changed[row.name] = differences
-    if is_restored:
-        changes.restored.append(row.name)
-    if is_restored or before != {name: getattr(row, name) for name in before}:
-        row.save(using=tx.using)
+    row.save(using=tx.using)
 
 
 def _log(changes: RowChanges) -> None:

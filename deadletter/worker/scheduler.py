@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from ..exceptions import LockNotAvailable
-from ..schedules import BATCH, fire_due, seconds_until_due
+from ..schedules import fire_due, seconds_until_due
 
 #: Seconds between two reads of the next due time, one index probe: so late may a schedule be that
 #: was created or changed a moment ago.
@@ -37,11 +37,11 @@ class Scheduler:
         if seconds is None or seconds > 0:
             self._next = now + min(READ, seconds or READ)
             return 0
-        fired, found = 0, BATCH
+        fired, is_part = 0, True
         try:
-            while found == BATCH and monotonic() - begun < BUSY:
-                found = fire_due(using=self._using).schedules
-                fired += found
+            while is_part and monotonic() - begun < BUSY:
+                done = fire_due(using=self._using)
+                fired, is_part = fired + done.schedules, done.is_part
         except LockNotAvailable:
             pass  # a table is locked; the next turn tries again
         # In the next round: more of them may be due, or another worker has them.

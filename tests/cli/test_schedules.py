@@ -90,6 +90,32 @@ def test_an_unknown_schedule_is_wrong_use_and_the_right_name_is_proposed(cli, ma
     assert not Schedule.objects.get().paused
 
 
+def test_a_schedule_that_no_worker_fires_is_late(cli, make, clock):
+    make()
+    clock.advance(13 * 3600 + 120)
+    assert cli("schedules", "--format", "json").json[0]["state"] == "active"
+    clock.advance(1)
+
+    assert cli("schedules", "--format", "json").json[0]["state"] == "late"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "nightly", "often", "--by", "ann", "--dry-run"),
+        ("run", "--by", "ann", "nightly", "--dry-run", "often"),
+        ("--by", "ann", "--dry-run", "run", "nightly", "often"),
+    ],
+)
+def test_options_may_stand_between_action_and_names(cli, make, words):
+    make()
+    make("often")
+
+    result = cli("schedules", *words)
+
+    assert result.out == "nightly: would be sent\noften: would be sent\n"
+
+
 @pytest.mark.parametrize("action", ["run", "pause", "resume"])
 def test_acts_need_a_name_and_lists_take_none(cli, db, action):
     assert cli("schedules", action).code == 2

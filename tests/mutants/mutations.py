@@ -2203,7 +2203,50 @@ def _schedules() -> Iterator[Mutation]:
     firings = "tests/schedules/test_firings.py::test_"
     operations = "tests/schedules/test_operations.py::test_"
     declarations = "tests/schedules/test_declarations.py::test_"
+    outages = "tests/schedules/test_outages.py::test_"
+    history = "tests/schedules/test_history.py::test_"
+    locks = "tests/schedules/test_locks.py::test_"
     edits = {
+        "miss the latest moments of a schedule after a long outage": (
+            python(
+                "schedules/firings.py",
+                "DueMoments([latest[0]], count - MOST_FIRED, first, latest[1], is_part=True)",
+                "DueMoments([latest[-1]], count, first, following, is_part=True)",
+            ),
+            f"{outages}the_latest_moments_are_fired_however_many_were_missed",
+        ),
+        "compute all moments of all due schedules in one transaction": (
+            python("schedules/firings.py", "if done.moments >= MOST_MOMENTS:", "if False:"),
+            f"{outages}a_transaction_computes_a_bounded_number_of_moments",
+        ),
+        "let a schedule that is behind go first again": (
+            python("schedules/firings.py", "schedule.due_at = now\n", "pass\n"),
+            f"{outages}schedules_that_catch_up_for_long_do_not_keep_the_others_waiting",
+        ),
+        "let an expired message of a schedule hinder the next one": (
+            python("schedules/firings.py", "expires_at__lte=now)", "expires_at__lte=None)"),
+            f"{firings}an_expired_message_does_not_hinder_the_next_one_before_a_sweep_has_met_it",
+        ),
+        "send the messages of a schedule to a dead queue": (
+            python("schedules/messages.py", "        _check_queue(item.queue, tx.using)\n", ""),
+            f"{firings}a_queue_that_has_become_a_dead_queue_gets_no_messages",
+        ),
+        "keep all runs of a schedule by hand": (
+            python("operations/schedules.py", "schedules.trim_runs(tx, row)", "pass"),
+            f"{history}runs_by_hand_of_a_paused_schedule_are_bounded",
+        ),
+        "delete the run of an unfinished message of a schedule": (
+            python("schedules/run_history.py", "if message in unfinished]", "if False]"),
+            f"{history}a_message_that_waits_for_long_hinders_the_next_one_although_its_run_is_old",
+        ),
+        "lose the overdue moment of an edited schedule": (
+            python(
+                "models/schedule.py",
+                "elif self.next_at is None or set(edited) & set(self.MOMENTS):",
+                "elif True:",
+            ),
+            f"{operations}an_edit_that_moves_no_moment_keeps_one_that_is_overdue",
+        ),
         "fire a moment again": (
             python("schedules/firings.py", "schedule.set_next(due.following)", "pass"),
             f"{firings}a_moment_sends_one_message_and_is_recorded",
@@ -2247,3 +2290,27 @@ def _schedules() -> Iterator[Mutation]:
     }
     for name, (edit, test) in edits.items():
         yield Mutation(name, "sqlite", [edit], [test])
+    yield Mutation(
+        "lock every declared schedule to migrate",
+        "postgresql",
+        [
+            python(
+                "schedules/rows.py",
+                "elif _is_behind(row, declaration, overwrite=overwrite):",
+                "else:",
+            )
+        ],
+        [f"{locks}migrate_waits_for_no_schedule_that_it_does_not_change"],
+    )
+    yield Mutation(
+        "wait for a schedule that another transaction holds",
+        "postgresql",
+        [
+            python(
+                "schedules/firings.py", "select_for_update(skip_locked=True)", "select_for_update()"
+            )
+        ],
+        [
+            f"{locks}a_schedule_that_another_transaction_holds_is_left_to_it_and_the_others_are_fired"
+        ],
+    )

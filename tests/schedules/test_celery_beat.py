@@ -148,6 +148,20 @@ def test_a_year_of_an_interval_is_that_of_celery_from_its_last_run_on(beat, row,
     assert len(theirs) == (YEAR - timedelta(seconds=1)) // entry.schedule.run_every
 
 
+def test_an_interval_that_has_run_since_its_start_time_goes_on_from_its_last_run(beat, row):
+    start, last = NOON - timedelta(days=2, minutes=7), NOON - timedelta(minutes=11)
+    interval = beat.IntervalSchedule.objects.create(every=90, period="minutes")
+    entry = row(interval=interval, start_time=start, last_run_at=last)
+    row("not yet", interval=interval, start_time=NOON + timedelta(hours=5), last_run_at=last)
+
+    operations.import_celery_beat()
+
+    theirs = celery_runs(entry.schedule, last, last + YEAR)
+    assert our_runs("hourly", last, last + YEAR) == theirs
+    assert Schedule.objects.get(name="not yet").next_at == NOON + timedelta(hours=5)
+    assert operations.import_celery_beat().unchanged == {"hourly": [], "not yet": []}
+
+
 def test_everything_that_has_an_equal_is_taken_over(beat, row):
     Queue.objects.create(name="reports")
     row(
@@ -248,6 +262,7 @@ def test_what_has_no_equal_is_refused_with_its_reason_and_the_others_are_importe
     row("cleanup", task="celery.backend_cleanup")
     row("wrong", crontab=crontab(beat, "61"))
     row("done", one_off=True, total_run_count=1)
+    row("expired", expires=NOON)
     row("line\nbreak")
 
     found = operations.import_celery_beat()
@@ -269,6 +284,7 @@ def test_what_has_no_equal_is_refused_with_its_reason_and_the_others_are_importe
         "cleanup": "Celery's own",
         "wrong": "minute: Celery cannot read '61'",
         "done": "has run",
+        "expired": "it has expired: 2026-06-01 12:00:00 UTC",
         "line\nbreak": "printable",
     }
     assert {name: parts[name] in reason for name, reason in found.refused.items()} == dict.fromkeys(

@@ -9,8 +9,9 @@ import pytest
 from django.core.checks import run_checks
 
 from deadletter import operations, schedule, timetable
+from deadletter.lifecycle.transaction import in_transaction
 from deadletter.models import AuditEntry, Schedule
-from deadletter.schedules import create_declared_schedules, declarations, read_declarations
+from deadletter.schedules import create_declared_schedules, declarations, read_declarations, rows
 from deadletter.worker.registry import handler, registry
 from tests.sample import tasks
 
@@ -128,6 +129,28 @@ def test_nothing_is_orphaned_while_a_module_cannot_be_imported(declare, monkeypa
     assert found("W009") == []
 
 
+def test_of_two_processes_that_create_a_row_at_once_one_does(declare):
+    declare(nightly={"message": "report", "interval": "1h"})
+    migrate()
+    (declaration,) = read_declarations().valid.values()
+
+    # The other process committed between the look and the insert.
+    assert not in_transaction(lambda tx: rows._create(tx, declaration))
+
+    assert Schedule.objects.count() == 1
+
+
+def test_a_declaration_with_another_end_keeps_the_moment_that_is_overdue(declare, clock):
+    declare(nightly={"message": "report", "interval": "1h"})
+    migrate()
+    clock.advance(HOUR * 1.5)
+
+    declare(nightly={"message": "report", "interval": "1h", "end": NOON + 9 * HOUR})
+    operations.sync_schedules()
+
+    assert Schedule.objects.get().next_at == NOON + HOUR
+
+
 def test_a_handler_and_a_task_are_declared_by_the_decorator():
     @schedule("0 3 * * *", payload={"of": "sales"})
     @handler("sample.declared")
@@ -140,9 +163,9 @@ def test_a_handler_and_a_task_are_declared_by_the_decorator():
     finally:
         registry.remove("sample.declared")
 
-    rows = {row.name: row for row in Schedule.objects.all()}
-    assert rows.keys() == {"sample.declared", "add"}
-    first, second = rows["sample.declared"], rows["add"]
+    found = {row.name: row for row in Schedule.objects.all()}
+    assert found.keys() == {"sample.declared", "add"}
+    first, second = found["sample.declared"], found["add"]
     assert (first.kind, first.target, first.payload) == (
         "message",
         "sample.declared",
@@ -184,6 +207,26 @@ def test_check_reports_declarations_that_cannot_work(declare, options, problem):
     assert problem in message
     with pytest.raises(ValueError, match="nightly"):
         migrate()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"message": "report", "queue": "nowhere"}, "queue: there is no queue 'nowhere'"),
+        ({"task": "shop.tasks.none"}, "target: there is no task 'shop.tasks.none'"),
+        ({"task": "tests.sample.tasks.add"}, "payload: "),
+    ],
+)
+def test_check_reports_declared_schedules_whose_message_cannot_be_sent(declare, options, problem):
+    declare(nightly={"interval": "1h", **options})
+    assert found("W011") == []  # there is no row yet
+    migrate()
+
+    (message,) = found("W011")
+
+    assert message.startswith(f"Schedule 'nightly' cannot fire: {problem}")
+    operations.pause_schedule("nightly")
+    assert found("W011") == []
 
 
 def test_check_reports_what_is_decorated_but_is_no_handler():

@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
+from deadletter import operations
 from deadletter.lifecycle import Failure, claim, fail
-from deadletter.models import Message, Queue, Schedule, ScheduleRun
+from deadletter.models import Message, PoisonRecord, Queue, Schedule, ScheduleRun
 from deadletter.schedules import fire_due
 
 from .conftest import NOON
@@ -144,6 +146,72 @@ def test_a_dead_message_does_not_hinder_the_next_one(make, fire_at, counts):
 
     assert fire_at(NOON + 2 * HOUR) == 1
     assert counts() == {"pending": 1, "dead": 1}
+
+
+def test_a_dead_message_that_is_retried_hinders_the_next_one_again(make, fire_at):
+    make(overlap="skip")
+    fire_at(NOON + HOUR)
+    claimed = claim()
+    fail(claimed.token, [Failure(claimed.messages[0].id, permanent=True)])
+    operations.retry_poison(PoisonRecord.objects.get().pk)
+
+    assert fire_at(NOON + 2 * HOUR) == 0
+
+
+def test_a_message_that_moved_to_a_dead_queue_does_not_hinder_the_next_one(make, fire_at):
+    graveyard = Queue.objects.create(name="graveyard")
+    Queue.objects.create(name="mail", on_poison="dead_queue", dead_queue=graveyard)
+    make(overlap="skip", queue="mail")
+    fire_at(NOON + HOUR)
+    claimed = claim(["mail"])
+    fail(claimed.token, [Failure(claimed.messages[0].id, permanent=True)])
+
+    assert fire_at(NOON + 2 * HOUR) == 1
+    assert set(Message.objects.values_list("queue__name", flat=True)) == {"graveyard", "mail"}
+
+
+def test_an_expired_message_does_not_hinder_the_next_one_before_a_sweep_has_met_it(make, fire_at):
+    make(overlap="skip", expires_in="30m")
+
+    assert fire_at(NOON + HOUR) == 1
+    assert fire_at(NOON + 2 * HOUR) == 1
+
+
+def test_a_message_that_runs_hinders_the_next_one_although_it_has_expired(make, fire_at):
+    make(overlap="skip", expires_in="30m")
+    fire_at(NOON + HOUR)
+    lease()
+
+    assert fire_at(NOON + 2 * HOUR) == 0
+
+
+def test_a_paused_queue_is_sent_to_and_its_message_hinders_the_next_one(make, fire_at):
+    Queue.objects.create(name="mail", paused=True)
+    make(overlap="skip", queue="mail")
+
+    assert [fire_at(NOON + HOUR), fire_at(NOON + 2 * HOUR)] == [1, 0]
+
+
+def test_a_queue_that_has_become_a_dead_queue_gets_no_messages(make, fire_at):
+    graveyard = Queue.objects.create(name="graveyard")
+    make(queue="graveyard")
+    Queue.objects.create(name="mail", on_poison="dead_queue", dead_queue=graveyard)
+
+    assert fire_at(NOON + HOUR) == 0
+
+    error = "queue: graveyard is a dead queue: workers take no messages from it"
+    assert Schedule.objects.get().last_error == error
+
+
+def test_a_damaged_payload_is_said_to_be_one(make, fire_at):
+    make(payload={"a": 1})
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE deadletter_schedule SET payload = '{bad'")
+
+    assert fire_at(NOON + HOUR) == 0
+
+    error = "payload: what is stored is no JSON; give it a new one"
+    assert Schedule.objects.get().last_error == error
 
 
 @pytest.mark.parametrize(

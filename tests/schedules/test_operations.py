@@ -33,6 +33,8 @@ HOUR = timedelta(hours=1)
         ({"message": "m", "interval": 0.5}, "interval"),
         ({"message": "m", "interval": 60, "time_zone": "Mars/Olympus"}, "time_zone"),
         ({"message": "m", "interval": 60, "time_zone": "../../etc/passwd"}, "time_zone"),
+        ({"message": "m", "interval": 60, "time_zone": "right/Europe/Berlin"}, "time_zone"),
+        ({"message": "m", "interval": 60, "time_zone": "localtime"}, "time_zone"),
         ({"message": "m", "interval": 60, "queue": "nowhere"}, "queue"),
         ({"message": "m", "interval": 60, "payload": {"n": float("nan")}}, "payload"),
         ({"message": "m", "interval": 60, "headers": ["a"]}, "headers"),
@@ -44,9 +46,16 @@ HOUR = timedelta(hours=1)
         ({"task": "tests.sample.tasks.add", "interval": 60}, "payload"),
         ({"task": "tests.sample.tasks.add", "interval": 60, "kwargs": {"z": 1}}, "payload"),
         ({"message": "m", "interval": 60, "start": NOON, "end": NOON - HOUR}, "end"),
+        ({"message": "m", "interval": 60, "jitter": 60}, "jitter"),
+        ({"message": "m", "interval": 60, "queue": "graveyard"}, "queue"),
+        ({"message": "m", "interval": 60, "queue": "deadletter"}, "queue"),
+        ({"message": "deadletter.notice", "interval": 60}, "target"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_field(options, field):
+    graveyard = Queue.objects.create(name="graveyard")
+    Queue.objects.create(name="mail", on_poison="dead_queue", dead_queue=graveyard)
+
     with pytest.raises(ValidationError) as refused:
         operations.create_schedule("s", **options)
 
@@ -103,6 +112,41 @@ def test_an_edit_of_other_fields_keeps_the_next_moment(make, clock):
     operations.set_schedule("hourly", payload=1)
 
     assert Schedule.objects.get().next_at == NOON + HOUR
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"end": NOON + 9 * HOUR}, {"jitter": "5m"}, {"max_runs": 9}, {"queue": "default"}],
+)
+def test_an_edit_that_moves_no_moment_keeps_one_that_is_overdue(make, clock, fire_at, options):
+    make()
+    clock.set(NOON + HOUR + timedelta(minutes=10))
+
+    operations.set_schedule("hourly", **options)
+
+    assert fire_at(clock.now) == 1
+    assert ScheduleRun.objects.get().moment == NOON + HOUR
+
+
+def test_an_earlier_end_ends_a_schedule_and_a_later_one_continues_it(make):
+    make(end=NOON + 5 * HOUR)
+
+    assert operations.set_schedule("hourly", end=NOON).next_at is None
+    assert operations.set_schedule("hourly", end=NOON + HOUR).next_at == NOON + HOUR
+
+
+def test_a_schedule_that_failed_is_not_known_to_fail_after_a_pause(make, fire_at):
+    Queue.objects.create(name="gone")
+    make(queue="gone")
+    Queue.objects.filter(name="gone").delete()
+    fire_at(NOON + HOUR)
+    operations.pause_schedule("hourly")
+
+    row = operations.resume_schedule("hourly")
+
+    row.refresh_from_db()
+    assert (row.failing_since, row.last_error) == (None, "")
+    assert row.due_at == NOON + 2 * HOUR
 
 
 def test_a_corrected_schedule_is_tried_at_once(make, fire_at):

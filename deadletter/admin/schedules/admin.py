@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -70,7 +71,7 @@ class ScheduleList(ChangeList):
 
 @admin.register(Schedule)
 class ScheduleAdmin(StrictLookups):
-    list_display = ("name", "state", "next_run", "last_run", "rule", "sends")
+    list_display = ("name", "state", "next_run", "last_run", "rule")
     list_filter = (ScheduleStateFilter,)
     ordering = ("name",)
     sortable_by = ("name",)
@@ -86,7 +87,13 @@ class ScheduleAdmin(StrictLookups):
     fieldsets: ClassVar[Any] = (
         (None, {"fields": ("name",)}),
         (_("What it sends"), {"fields": ("kind", "target", "payload", "queue")}),
-        (_("When"), {"fields": ("cron", "interval", "at", "time_zone")}),
+        (
+            _("When"),
+            {
+                "description": _("Fill in one of cron expression, interval and at."),
+                "fields": ("cron", "time_zone", "interval", "at"),
+            },
+        ),
         (
             _("Limits"),
             {"fields": ("overlap", "missed", "grace", "jitter", "start", "end", "max_runs")},
@@ -180,6 +187,11 @@ class ScheduleAdmin(StrictLookups):
         }
         try:
             return super().changeform_view(request, object_id, form_url, extra)
+        except IntegrityError:
+            # Another person created it between the check and the insert.
+            text = gettext("There is another schedule of this name.")
+            self.message_user(request, text, messages.ERROR)
+            return HttpResponseRedirect(self._list_url())
         except (ValidationError, UnknownSchedule) as error:
             text = " ".join(getattr(error, "messages", [str(error)]))
             self.message_user(request, page_text(text, limit=500), messages.ERROR)
@@ -257,8 +269,11 @@ class ScheduleAdmin(StrictLookups):
 
     @admin.display(description=_("when"))
     def rule(self, row: Schedule) -> str:
-        zone = format_html('<span class="dl-part">{}</span>', row.time_zone) if row.cron else ""
-        return format_html("<code>{}</code>{}", rule_text(row), zone)
+        parts = [row.time_zone] if row.cron else []
+        if row.target != row.name:
+            parts.append(page_text(row.target, limit=200))
+        shown = format_html_join("", '<bdi class="dl-part">{}</bdi>', ((part,) for part in parts))
+        return format_html("<code>{}</code>{}", rule_text(row), shown)
 
     @admin.display(description=_("last outcome"))
     def last_run(self, row: Any) -> str:
@@ -272,15 +287,9 @@ class ScheduleAdmin(StrictLookups):
             if found.url:
                 badge = format_html('<a href="{}">{}</a>', found.url, badge)
         when = format_html(
-            '<span class="dl-part" title="{}">{}</span>', moment(at), ago(at, row.now)
+            '<span class="dl-part" title="{}">{}</span>', moment(at), ago(at, row.now, depth=1)
         )
         return format_html("{} {}", badge, when)
-
-    @admin.display(description=_("sends"))
-    def sends(self, row: Schedule) -> str:
-        target = page_text(row.target, limit=200)
-        queue = format_html('<span class="dl-part">{}</span>', row.queue) if row.queue else ""
-        return format_html("<bdi>{}</bdi>{}", target, queue)
 
     def _saved(self, request: HttpRequest, obj: Schedule, text: str) -> HttpResponse:
         self.message_user(request, text % {"name": page_text(obj.name, limit=200)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from zoneinfo import available_timezones
 
 from django import forms
@@ -18,6 +18,7 @@ from ...operations import redact
 from ...operations.breakers import known_names
 from ...operations.hidden_values import HiddenValueMoved, refuse_markers, restore
 from ...payload import accept, decode
+from ...schedules import CannotFire, check
 from ...tasks import lookup
 from ...text import escape_hidden
 from ...timetable import TimetableError
@@ -72,6 +73,7 @@ class ScheduleForm(_ModelForm):
     class Meta:
         model = Schedule
         fields = ("name", *(name for name in Schedule.DEFINITION if name not in BODIES))
+        help_texts: ClassVar[Any] = {"interval": _("30s, 10m, 1h30m, 1d: at least a second.")}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -137,11 +139,20 @@ class ScheduleForm(_ModelForm):
             if name in self.cleaned_data:
                 setattr(self.instance, name, self.cleaned_data[name])
         if self.errors:
+            self._check_message()
             return
         try:
             operations.validate_schedule(self.instance)
         except ValidationError as error:
             self._add(error)
+
+    def _check_message(self) -> None:
+        """Check what is sent although the times are wrong: all errors are shown at once."""
+        if not set(self.errors) & {"kind", "target", "queue", *BODIES}:
+            try:
+                check(self.instance, using=primary_alias())
+            except CannotFire as error:
+                self._add(ValidationError({error.field: [error.problem]}))
 
     def _add(self, error: ValidationError) -> None:
         if not hasattr(error, "error_dict"):

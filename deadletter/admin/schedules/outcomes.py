@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.http import HttpRequest
 from django.utils.translation import gettext
@@ -21,9 +21,12 @@ from ...models import (
 )
 from ...operations.dead_queues import moved
 from ...text import page_text
+from ...times import lasting
 from ..urls import link
 from .shown import short
 
+#: From when on a run is said to be late.
+LATE = timedelta(minutes=1)
 _BADGES = {State.DEAD: "halted", State.FAILED: "waiting"}
 
 
@@ -47,6 +50,8 @@ class ShownRun:
     message: MessageOutcome | None
     #: The moment, or when a person ran it, without the zone.
     at: str
+    #: How long after its moment it was sent; "": at once.
+    late: str
 
 
 def show_runs(
@@ -64,9 +69,17 @@ def show_runs(
             ),
             found.get(run.message_id) if run.message_id is not None else None,
             short(run.moment or run.fired_at, now),
+            _late(run),
         )
         for run in runs
     ]
+
+
+def _late(run: ScheduleRun) -> str:
+    """Say how long after its moment a message was sent: after an outage, or put off by jitter."""
+    if run.moment is None or run.message_id is None or run.fired_at - run.moment < LATE:
+        return ""
+    return gettext("sent %(time)s later") % {"time": lasting(run.moment, run.fired_at, depth=1)}
 
 
 def outcomes_of(

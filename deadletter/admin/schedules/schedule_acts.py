@@ -14,6 +14,7 @@ from ...models import RunOutcome, Schedule, primary_alias
 from ...operations.schedule_states import ScheduleState, schedule_state
 from ...schedules import CannotFire
 from ...text import page_text
+from ...timetable import TimetableError
 from ..base import tell, write_log
 from ..confirm import ActSubject, ActView, Question, WhyForm, command
 from .shown import exact, rule_text
@@ -150,6 +151,11 @@ class ResumeScheduleView(ScheduleActView):
             )
         except UnknownSchedule:
             raise Http404 from None
+        except TimetableError as error:
+            # This release cannot read its expression or its time zone.
+            text = gettext("It was not resumed. %(why)s") % {"why": page_text(error, limit=500)}
+            tell(self.request, text, messages.ERROR)
+            return HttpResponseRedirect(self.back)
         told = gettext("%(name)s is resumed. Its next run: %(at)s.")
         return self.done(
             form, gettext("Resumed."), told % {"name": self.name, "at": exact(row.next_at)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -92,6 +93,16 @@ class ScheduleView(AdminView):
                 "text": gettext("The code or the settings no longer declare it, so it stopped."),
                 "advice": gettext("Delete it, or declare it again; the next migrate continues it."),
             }
+        if state == ScheduleState.PAUSED:
+            return {
+                "text": gettext("A person has paused it."),
+                "advice": gettext("Who and why is in the audit trail. “Resume” lets it go on."),
+            }
+        if state == ScheduleState.ENDED:
+            return {
+                "text": gettext("It has ended: no moment is left."),
+                "advice": gettext("Give it a later end, more runs or another time to continue it."),
+            }
         return None
 
     def _ahead(self) -> list[dict[str, Any]]:
@@ -99,7 +110,9 @@ class ScheduleView(AdminView):
         if row.next_at is None:
             return []
         try:
-            moments = operations.next_runs(row, AHEAD, using=primary_alias())
+            # An overdue moment is shown above: what follows is what comes.
+            after = max(self.now, row.next_at - timedelta(microseconds=1))
+            moments = operations.next_runs(row, AHEAD, after=after, using=primary_alias())
         except TimetableError:
             return []
         return show_moments(moments, row, self.now)

@@ -30,6 +30,7 @@ from ...cli import (
     transfer,
     workers,
 )
+from ...cli.args import MixedParser
 from ...cli.output import Screen, usage
 from ...exceptions import LockNotAvailable
 from ...text import terminal_line
@@ -69,7 +70,9 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parts = parser.add_subparsers(dest="part", required=True, metavar="COMMAND")
+        parts = parser.add_subparsers(
+            dest="part", required=True, metavar="COMMAND", parser_class=MixedParser
+        )
         for name, text, add, _run in PARTS:
             add(parts.add_parser(name, help=text, description=text))
 

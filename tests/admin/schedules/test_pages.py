@@ -88,7 +88,7 @@ def test_every_schedule_has_one_state_which_the_list_can_be_filtered_by(
 
     assert found == [state]
     html = text(admin_client.get(page(nightly)))
-    assert ("Why it does not run" in html) == (state in ("broken", "late", "orphaned"))
+    assert ("Why it does not run" in html) == (state != "active")
     assert "<script>alert" not in html
     assert ("&lt;script&gt;alert" in html) == (state == "broken")
 
@@ -110,6 +110,33 @@ def test_the_page_shows_runs_and_what_became_of_their_messages(
     assert "&quot;month&quot;: 3" in html
     assert "Tue, March 3, 02:00" in html
     assert html.count("<li>\n      <time") == 5
+
+
+def test_the_page_says_how_late_a_message_was_sent_and_what_comes(
+    admin_client: Client, nightly, clock
+):
+    clock.set(datetime(2026, 3, 2, 5, 10, tzinfo=UTC))
+    schedules.fire_due()
+    clock.set(datetime(2026, 3, 5, 12, 0, tzinfo=UTC))
+
+    html = text(admin_client.get(page(nightly)))
+
+    assert "sent 3\N{NO-BREAK SPACE}hours later" in html
+    assert "It has been due for 2\N{NO-BREAK SPACE}days: no worker fires it." in html
+    # The overdue moment is the next run; the list below it begins now.
+    ahead = html.split("dl-moments")[1].split("</ol>")[0]
+    assert "Tue, March 3" in html
+    assert ahead.count("<time") == 5
+    assert ahead.index("Fri, March 6") < ahead.index("Tue, March 10")
+    assert "March 3" not in ahead
+
+
+def test_the_page_of_a_paused_schedule_says_who_decides(admin_client: Client, nightly):
+    operations.pause_schedule("nightly", by="ann")
+
+    html = text(admin_client.get(page(nightly)))
+
+    assert "A person has paused it." in html
 
 
 def test_the_calendar_lists_the_next_24_hours(admin_client: Client, nightly):
@@ -178,6 +205,16 @@ def test_what_cannot_be_sent_is_said_and_changes_nothing(admin_client: Client, n
     assert not ScheduleRun.objects.exists()
 
 
+def test_a_schedule_whose_zone_became_unknown_is_not_resumed(admin_client: Client, nightly):
+    operations.pause_schedule("nightly")
+    Schedule.objects.filter(pk=nightly.pk).update(time_zone="Atlantis/Capital")
+
+    answer = admin_client.post(page(nightly, "resume"), {"why": ""}, follow=True)
+
+    assert "It was not resumed." in text(answer)
+    assert Schedule.objects.get().paused is True
+
+
 def test_each_act_needs_its_permission(login, nightly):
     browser = login("view_schedule")
 
@@ -217,6 +254,7 @@ def test_a_preview_shows_ten_runs_and_saves_nothing(admin_client: Client, clock)
     assert html.count("<li>\n      <time") == 10
     assert "Sat 02:30 CET" in html
     assert "Nothing is saved yet." in html
+    assert "Times are in UTC." in html
     assert 'value="30 2 * * *"' in html
     assert not Schedule.objects.exists()
     assert not AuditEntry.objects.exists()
@@ -257,6 +295,32 @@ def test_a_wrong_form_is_shown_again_with_its_errors(
     assert said in html
     assert "errorlist" in html
     assert not Schedule.objects.exists()
+
+
+def test_all_errors_of_a_form_are_shown_at_once(admin_client: Client, clock):
+    given = {**BLANK, "name": "x", "target": "two words", "cron": "61 * * * *"}
+
+    html = text(admin_client.post(url("schedule", "add"), given))
+
+    assert "Bad minute" in html
+    assert "is not a name" in html
+
+
+def test_fields_that_the_form_does_not_show_are_ignored(admin_client: Client, nightly):
+    hidden = {"paused": "on", "run_count": "7", "declaration": "x", "orphaned_at_0": "2026-01-01",
+              "orphaned_at_1": "00:00", "last_error": "x", "due_at_0": "2026-01-01",
+              "due_at_1": "00:00", "id": "99", "name": "other"}  # fmt: skip
+    given = {**BLANK, **hidden, "target": "report.build", "cron": "0 4 * * *",
+             "time_zone": "Europe/Berlin", "payload": '{"month": 3}'}  # fmt: skip
+
+    admin_client.post(page(nightly, "edit"), given)
+
+    row = Schedule.objects.get()
+    assert (row.pk, row.name, row.cron) == (nightly.pk, "nightly", "0 4 * * *")
+    assert (row.paused, row.run_count, row.declaration, row.orphaned_at, row.last_error) == (
+        False, 0, "", None, "",
+    )  # fmt: skip
+    assert row.due_at == row.next_at == datetime(2026, 3, 2, 3, tzinfo=UTC)
 
 
 def test_an_edit_changes_the_edited_fields_only(admin_client: Client, nightly):
