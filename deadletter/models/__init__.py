@@ -6,6 +6,16 @@ from .alert import Alert, AlertState
 from .audit import Act, AuditedMessage, AuditEntry, BulkJob
 from .count import NO_REASON, Count, Span
 from .fields import Damaged
+from .group import (
+    ApplicationRelease,
+    FailureGroup,
+    GroupChange,
+    GroupEvent,
+    GroupHour,
+    GroupState,
+    GroupTag,
+    MessageTag,
+)
 from .inbox import InboxMessage
 from .instance import (
     Instance,
@@ -36,6 +46,7 @@ __all__ = [
     "Act",
     "Alert",
     "AlertState",
+    "ApplicationRelease",
     "AuditEntry",
     "AuditedMessage",
     "Breaker",
@@ -43,6 +54,12 @@ __all__ = [
     "BulkJob",
     "Count",
     "Damaged",
+    "FailureGroup",
+    "GroupChange",
+    "GroupEvent",
+    "GroupHour",
+    "GroupState",
+    "GroupTag",
     "InboxMessage",
     "Instance",
     "InstanceEvent",
@@ -50,6 +67,7 @@ __all__ = [
     "InstanceStatus",
     "Kind",
     "Message",
+    "MessageTag",
     "MissedRuns",
     "OnPoison",
     "OutboxLane",

@@ -33,6 +33,15 @@ class Act(models.TextChoices):
     SYNC_SCHEDULES = "sync_schedules", _("synchronise schedules")
     HOLD_BREAKER = "hold_breaker", _("hold a message name")
     RESET_BREAKER = "reset_breaker", _("reset a circuit breaker")
+    ACK_GROUP = "ack_group", _("acknowledge a failure group")
+    MUTE_GROUP = "mute_group", _("mute a failure group")
+    RESOLVE_GROUP = "resolve_group", _("resolve a failure group")
+    REOPEN_GROUP = "reopen_group", _("reopen a failure group")
+    ASSIGN_GROUP = "assign_group", _("assign a failure group")
+    TICKET_GROUP = "ticket_group", _("link a ticket to a failure group")
+    NOTE_GROUP = "note_group", _("write a note on a failure group")
+    MERGE_GROUP = "merge_group", _("merge failure groups")
+    SPLIT_GROUP = "split_group", _("split a merged failure group off")
 
 
 class AuditEntry(models.Model):

@@ -73,6 +73,8 @@ class PoisonRecord(models.Model):
     #: What its group has in common: the path of the exception, or else the reason.
     exception = models.CharField(_("exception"), max_length=200, default="", db_default="")
     frame = models.CharField(_("place"), max_length=300, default="", db_default="")
+    #: The release of the worker at its last attempt, if that named one.
+    release = models.CharField(_("release"), max_length=100, blank=True, default="", db_default="")
     halts = models.BooleanField(_("halts its stream"), default=False)
     poison_count = models.PositiveIntegerField(_("poison count"), default=1)
     source_id = models.BigIntegerField(_("source id"), null=True)

@@ -33,6 +33,8 @@ class WorkerProcess(models.Model):
     host = models.CharField(_("host"), max_length=200)
     pid = models.PositiveIntegerField(_("process id"))
     version = models.CharField(_("version"), max_length=50)
+    #: The release of the application, DEADLETTER["RELEASE"].
+    release = models.CharField(_("release"), max_length=100, blank=True, default="", db_default="")
     queues = ReadableJSONField(_("queues"), default=list)
     concurrency = models.PositiveIntegerField(_("concurrency"))
     #: Its handlers: [kind, name] or [kind, name, version], sorted.
