@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import DateTimeField, Q, Value
+from django.db.models import Count, DateTimeField, Q, Value
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils.html import format_html
@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .. import clock
 from ..models import WorkerDeath, WorkerProcess, primary_alias
+from ..text import page_text
 from ..times import ago
 from .base import ReadOnlyAdmin
 from .urls import link, to_messages
@@ -24,6 +25,8 @@ from .urls import link, to_messages
 IN_A_LIST = 3
 #: Deaths listed, the latest first.
 DEATHS = 20
+#: Releases named in the line about live workers that run different ones.
+RELEASES = 10
 
 
 @admin.register(WorkerProcess)
@@ -35,6 +38,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         "served",
         "completed",
         "failed",
+        "shown_release",
         "version",
     )
     ordering = ("name",)
@@ -49,6 +53,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         "held",
         "completed",
         "failed",
+        "shown_release",
         "version",
         "host",
         "pid",
@@ -68,8 +73,8 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
         """List the workers, and below them the latest deaths."""
-        deaths = {"deaths": self._deaths(request)}
-        return super().changelist_view(request, {**deaths, **(extra_context or {})})
+        own = {"deaths": self._deaths(request), "releases": _mixed_releases()}
+        return super().changelist_view(request, {**own, **(extra_context or {})})
 
     def _deaths(self, request: HttpRequest) -> list[dict[str, Any]]:
         rows = WorkerDeath.objects.using(primary_alias()).order_by("-id")
@@ -106,6 +111,10 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     def all_running(self, worker: Any) -> str:
         return self._running(worker, None)
 
+    @admin.display(description=_("release"))
+    def shown_release(self, worker: WorkerProcess) -> str:
+        return page_text(worker.release, limit=100) or "-"
+
     @admin.display(description=_("queues"))
     def served(self, worker: Any) -> str:
         names = worker.queues if isinstance(worker.queues, list) else []
@@ -130,6 +139,15 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
             "url": link(self.admin_site.name, "message_change", id) if known else "",
             "since": _elapsed(seconds, worker.seen_at, worker.now),
         }
+
+
+def _mixed_releases() -> list[tuple[str, int]]:
+    """Return the releases of the live workers and their workers, if there are several; else []."""
+    alias = primary_alias()
+    alive = WorkerProcess.objects.using(alias).alive(clock.now(alias))
+    counted = alive.order_by().values_list("release").annotate(n=Count("pk"))
+    found = sorted(counted, key=lambda line: (-line[1], line[0]))[: RELEASES + 1]
+    return found if len(found) > 1 else []
 
 
 def _reason(death: WorkerDeath) -> str:

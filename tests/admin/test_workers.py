@@ -146,3 +146,35 @@ def test_without_deaths_the_page_says_so(admin_client: Client, db) -> None:
     html = admin_client.get(url("workerprocess")).content.decode()
 
     assert "No worker process has died" in html
+
+
+def test_a_line_names_the_releases_when_live_workers_run_different_ones(
+    admin_client: Client, worker
+) -> None:
+    worker("w1", release="2.7.1")
+    worker("w2", release="2.7.1")
+    worker("w3", release=SCRIPT)
+    worker("w4")
+    worker("dead", release="2.6.9", ago=600)
+
+    response = admin_client.get(url("workerprocess"))
+
+    assert response.context["releases"] == [("2.7.1", 2), ("", 1), (SCRIPT, 1)]
+    html = response.content.decode()
+    assert "Live workers run different releases:" in html
+    assert "<bdi>no release</bdi> (1 worker)" in html
+    assert "<script>alert" not in html
+
+
+def test_one_release_for_all_live_workers_needs_no_line(admin_client: Client, worker) -> None:
+    made = worker("w1", release="2.7.1")
+    worker("w2", release="2.7.1")
+    worker("dead", release="2.6.9", ago=600)
+
+    html = admin_client.get(url("workerprocess")).content.decode()
+    page = admin_client.get(url("workerprocess", "change", made.pk)).content.decode()
+
+    assert "different releases" not in html
+    assert "2.7.1" in html
+    assert "2.6.9" in html
+    assert "2.7.1" in page
