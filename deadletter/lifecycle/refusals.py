@@ -107,6 +107,19 @@ class RefusalReason(enum.Enum):
     IMPORT_QUEUE_MISSING = _("queue: there is no queue %(queue)r; create it or name another")
     IMPORT_KEY_TAKEN = _("key: %(key)s is the key of message %(id)s, which is not finished")
 
+    # Failure groups
+    GROUP_IS = _("group %(group)s is %(state)s already")
+    GROUP_RESOLVED = _("group %(group)s is resolved; reopen it first")
+    GROUP_OPEN = _("group %(group)s is %(state)s; there is nothing to reopen")
+    GROUP_OWNED = _("%(owner)s is the owner of group %(group)s already")
+    GROUP_UNOWNED = _("group %(group)s has no owner")
+    GROUP_TICKET = _("the ticket of group %(group)s is this one already")
+    GROUP_NO_TICKET = _("group %(group)s has no ticket")
+    GROUP_MERGED = _("group %(group)s was merged into %(main)s; split it off first")
+    GROUP_MERGED_NOW = _("group %(group)s was merged into %(main)s meanwhile; try again")
+    GROUP_NOT_MERGED = _("group %(group)s is merged into no other; there is nothing to split off")
+    GROUP_FULL = _("group %(main)s cannot hold more than %(n)s merged groups")
+
 
 class Refusal(str):
     """One refusal: the English sentence, the `reason` behind it and its parameters."""

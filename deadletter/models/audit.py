@@ -117,6 +117,12 @@ class AuditedMessage(models.Model):
         indexes = (
             models.Index(fields=["message_id", "id"], name="deadletter_audited"),
             models.Index(fields=["id"], name="deadletter_audit_open", condition=Q(is_open=True)),
+            # The acts on the messages of a group.
+            models.Index(
+                fields=["fingerprint", "entry"],
+                name="deadletter_audited_group",
+                condition=~Q(fingerprint=""),
+            ),
         )
 
     def __str__(self) -> str:

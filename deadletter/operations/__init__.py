@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from .acts import Total
+from .advice import (
+    Advice,
+    retry_advice,
+)
 from .audit import trail
 from .beat_import import BeatImport, import_celery_beat
 from .breakers import BreakerReport, hold_breaker, list_breakers, reset_breaker
@@ -10,7 +14,48 @@ from .brokers import BrokerReport, list_brokers
 from .bulk import control_job, purge, remove_matching, retry_matching, start_job
 from .dead_queues import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
 from .export import export_poison
+from .failure_groups import (
+    FailureGroupDetails,
+    FailureGroupRow,
+    GroupFilter,
+    GroupPoint,
+    GroupRelease,
+    GroupSeries,
+    GroupTagKey,
+    TagCount,
+    count_failure_groups,
+    get_failure_group,
+    list_failure_groups,
+)
 from .filters import MessageFilter, PoisonFilter
+from .group_acts import (
+    GroupResult,
+    acknowledge_group,
+    assign_group,
+    link_ticket,
+    merge_groups,
+    mute_group,
+    reopen_group,
+    resolve_group,
+    split_group,
+    write_note,
+)
+from .group_comparison import (
+    ComparedPath,
+    Comparison,
+    compare_records,
+)
+from .group_tags import (
+    TaggedGroup,
+    TagPage,
+    tag_page,
+)
+from .group_timeline import (
+    GroupAct,
+    TimelineEntry,
+    list_group_acts,
+    timeline,
+)
 from .groups import Group, get_group, list_groups, matrix
 from .health_checks import Health, health
 from .imports import Import, import_messages
@@ -90,14 +135,26 @@ from .streams import HeldStream, get_stream, list_streams
 
 __all__ = [
     "POLICY",
+    "Advice",
     "ArchiveFilter",
     "BeatImport",
     "BreakerReport",
     "BrokerReport",
     "Cancellation",
+    "ComparedPath",
+    "Comparison",
     "DeadQueueFilter",
     "Effect",
+    "FailureGroupDetails",
+    "FailureGroupRow",
     "Group",
+    "GroupAct",
+    "GroupFilter",
+    "GroupPoint",
+    "GroupRelease",
+    "GroupResult",
+    "GroupSeries",
+    "GroupTagKey",
     "Health",
     "HeldStream",
     "Import",
@@ -110,11 +167,19 @@ __all__ = [
     "Retrial",
     "ScheduleDifference",
     "Stats",
+    "TagCount",
+    "TagPage",
+    "TaggedGroup",
+    "TimelineEntry",
     "Total",
+    "acknowledge_group",
+    "assign_group",
     "cancel",
     "cancel_instance",
+    "compare_records",
     "compare_schedules",
     "control_job",
+    "count_failure_groups",
     "create_queue",
     "create_schedule",
     "delete_queue",
@@ -123,6 +188,7 @@ __all__ = [
     "events_of",
     "export_poison",
     "find_moved",
+    "get_failure_group",
     "get_group",
     "get_instance",
     "get_message",
@@ -134,8 +200,11 @@ __all__ = [
     "hold_breaker",
     "import_celery_beat",
     "import_messages",
+    "link_ticket",
     "list_breakers",
     "list_brokers",
+    "list_failure_groups",
+    "list_group_acts",
     "list_groups",
     "list_instances",
     "list_messages",
@@ -148,6 +217,8 @@ __all__ = [
     "list_streams",
     "matching_queues",
     "matrix",
+    "merge_groups",
+    "mute_group",
     "next_runs",
     "pause",
     "pause_matching",
@@ -165,12 +236,15 @@ __all__ = [
     "remove",
     "remove_matching",
     "remove_poison",
+    "reopen_group",
     "require_queue",
     "reset_breaker",
+    "resolve_group",
     "resume",
     "resume_matching",
     "resume_outbox",
     "resume_schedule",
+    "retry_advice",
     "retry_dead",
     "retry_dead_queue",
     "retry_failed",
@@ -181,10 +255,14 @@ __all__ = [
     "run_schedule",
     "set_queue",
     "set_schedule",
+    "split_group",
     "start_job",
     "stats",
     "sync_schedules",
+    "tag_page",
+    "timeline",
     "trail",
     "validate_schedule",
     "whereabouts",
+    "write_note",
 ]

@@ -10,12 +10,13 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 
 from .. import clock
-from ..models import Message, PoisonRecord, State
+from ..models import Message, MessageTag, PoisonRecord, State
 from ..models.poison import PoisonQuerySet
 from ..patterns import is_pattern
 from ..status import FailureReason, Status
 from ..text import short_repr
 from .queues import matching_queues
+from .redaction import redact_tag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class PoisonFilter:
     fingerprint: str | None = None
     exception: str | None = None
     stream: str | None = None
+    #: "key=value": a tag that the failed message had.
+    tag: str | None = None
     #: A part of the last error.
     text: str | None = None
     since: datetime | None = None
@@ -54,6 +57,8 @@ class PoisonFilter:
                 check_text(key, value)
             elif isinstance(value, datetime) and value.tzinfo is None:
                 raise ValueError(f"{key}: needs a time zone, for example 2026-01-31T12:00:00+00:00")
+        if self.tag is not None:
+            read_tag(self.tag)
 
     def __bool__(self) -> bool:
         derived = ("up_to", "queues")
@@ -72,6 +77,12 @@ class PoisonFilter:
         if self.reason is not None:
             column = "reason" if self.reason in _VERDICTS else "last_failure_reason"
             rows = rows.filter(**{column: self.reason})
+        if self.tag is not None:
+            key, value = read_tag(self.tag)
+            tags = MessageTag.objects.using(using).filter(key=key, value=value)
+            if redact_tag(key, value) != value:
+                tags = tags.none()
+            rows = rows.filter(message_id__in=tags.values("message_id"))
         if self.text is not None:
             rows = rows.filter(last_error__icontains=self.text)
         if self.since is not None:
@@ -189,6 +200,15 @@ def check_text(key: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{key}: a lone surrogate matches nothing") from None
+
+
+def read_tag(text: str) -> tuple[str, str]:
+    """Read "customer.id=1041" as key and value. Raises ValueError."""
+    check_text("tag", text)
+    key, sign, value = text.partition("=")
+    if not (sign and key and value):
+        raise ValueError(f"tag: expected key=value, got {short_repr(text)}")
+    return key, value
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:

@@ -34,6 +34,19 @@ def redact(value: Any) -> Any:
     return _hidden(value, words, 0)
 
 
+def redact_tag(key: str, value: str) -> str:
+    """Return the value of a tag, or "[redacted]" if the rule hides it at its place in a payload."""
+    nested: Any = value
+    for part in reversed(key.split(".")):
+        nested = {part: nested}
+    shown = redact(nested)
+    for part in key.split("."):
+        if not isinstance(shown, dict) or part not in shown:
+            return HIDDEN
+        shown = shown[part]
+    return value if shown == value else HIDDEN
+
+
 def redact_history(history: Any) -> list[dict[str, Any]]:
     """Return the history of a message; payloads that an edit replaced are redacted."""
     if not isinstance(history, list):  # a damaged row

@@ -121,3 +121,29 @@ SELECT b.queue, COUNT(*), LEAST(GREATEST(MIN(b.died_at), '0001-01-03T00:00:00Z')
          WHERE m.queue_id = %(queue_id)s AND m.died_at > %(after)s
          ORDER BY m.queue_id DESC, m.died_at DESC, m.id DESC LIMIT %(limit)s) AS b
  GROUP BY b.queue;
+
+-- read_group_sizes --
+-- Count the poison records, the messages in dead queues and the halting records of each given fingerprint: one index range for each,
+-- up to a limit.
+SELECT f.fingerprint,
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = f.fingerprint LIMIT %(counted)s) AS c),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_message m
+                               WHERE m.fingerprint = f.fingerprint LIMIT %(counted)s) AS b),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
+                               WHERE p.fingerprint = f.fingerprint AND p.halts LIMIT %(halted)s) AS h)
+  FROM unnest(%(fingerprints)s::text[]) AS f(fingerprint);
+
+-- read_group_acts --
+-- Return the audit entries that touched messages of a fingerprint, the latest first: one index probe for each entry.
+WITH RECURSIVE acts(entry_id) AS (
+    SELECT (SELECT a.entry_id FROM deadletter_audited_message a
+             WHERE a.fingerprint = %(fingerprint)s AND a.fingerprint <> '' AND a.entry_id < %(before)s
+             ORDER BY a.fingerprint DESC, a.entry_id DESC LIMIT 1)
+     UNION ALL
+    SELECT (SELECT a.entry_id FROM deadletter_audited_message a
+             WHERE a.fingerprint = %(fingerprint)s AND a.fingerprint <> '' AND a.entry_id < acts.entry_id
+             ORDER BY a.fingerprint DESC, a.entry_id DESC LIMIT 1)
+      FROM acts WHERE acts.entry_id IS NOT NULL
+)
+SELECT acts.entry_id FROM (SELECT entry_id FROM acts LIMIT %(limit)s) AS acts WHERE acts.entry_id IS NOT NULL;
