@@ -14,6 +14,8 @@ from itertools import count
 _GAP = 0.2
 #: Width of a sparkline's bar, the space after it, and the height of the highest bar.
 _SPARK_BAR, _SPARK_SPACE, _SPARK_HEIGHT = 3, 1, 20
+#: Width of a character of a label, a little more than the average.
+_LABEL_CHARACTER = 6
 #: Steps between two labels of an axis, times a power of ten.
 _NICE = (1, 2, 5)
 _UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -96,6 +98,15 @@ class TimeSlot:
 
 
 @dataclass(frozen=True)
+class TimeMark:
+    """A vertical line where something began; the label is "" where it would cover another."""
+
+    x: float
+    label: str
+    title: str
+
+
+@dataclass(frozen=True)
 class Sparkline:
     width: int
     height: int
@@ -111,6 +122,7 @@ class Chart:
     #: Labels of the value axis and of the time axis.
     values: tuple[AxisTick, ...] = ()
     times: tuple[AxisTick, ...] = ()
+    marks: tuple[TimeMark, ...] = ()
 
     def area(self, step: int) -> str:
         """Return the full height of one time step as a path."""
@@ -175,6 +187,23 @@ def stacked_bars(
         values=values,
         times=_time_axis(frame, labels),
     )
+
+
+def time_marks(chart: Chart, found: Sequence[tuple[float, str, str]]) -> tuple[TimeMark, ...]:
+    """
+    Place marks, given as (place in time steps, label, title), the oldest first.
+
+    A label that would cover the one before it is left out; the title remains.
+    """
+    frame, free = chart.frame, 0.0
+    marks: list[TimeMark] = []
+    for place, label, title in found:
+        x = round(frame.x(place, len(chart.slots)), 1)
+        half = len(label) * _LABEL_CHARACTER / 2
+        fits = x - half >= free and x + half <= frame.width
+        free = x + half if fits else free
+        marks.append(TimeMark(x, label if fits else "", title))
+    return tuple(marks)
 
 
 def sparkline(values: Sequence[int]) -> Sparkline:

@@ -14,10 +14,13 @@ from ..base import AdminView, ReadOnlyAdmin, as_id
 from .acts import RemoveRecordView, RetryRecordView
 from .bulk import BulkActView, ExportView
 from .edit import EditRecordView
+from .group_acts import GROUP_ACTS
+from .group_page import GroupView
 from .groups import GroupsView, MatrixView
 from .jobs import JobsView, JobView
 from .record import PayloadView, RecordView
 from .records import RecordsView
+from .tag_page import TagView
 
 
 @admin.register(PoisonRecord)
@@ -34,6 +37,9 @@ class PoisonRecordAdmin(ReadOnlyAdmin):
             page("matrix/", MatrixView, "matrix"),
             page("bulk/<slug:act>/", BulkActView, "bulk"),
             page("export/", ExportView, "export"),
+            page("groups/<str:fingerprint>/", GroupView, "group"),
+            *(page(f"groups/act/{act}/", GROUP_ACTS[act], f"group_{act}") for act in GROUP_ACTS),
+            page("tags/", TagView, "tag"),
             page("jobs/", JobsView, "jobs"),
             page("jobs/<int:job_id>/", JobView, "job"),
             page("<int:object_id>/payload/", PayloadView, "payload"),

@@ -27,6 +27,11 @@ class Rights:
     retry: bool
     edit: bool
     remove: bool
+    #: See the page of a group; triage it; write notes on it; merge it with others.
+    groups: bool
+    triage: bool
+    note: bool
+    merge: bool
 
     def to(self, act: str) -> bool:
         return {Act.RETRY: self.retry, Act.REMOVE: self.remove}.get(Act(act), False)
@@ -44,16 +49,25 @@ class PoisonPageView(AdminView):
     def rights(self) -> Rights:
         has = self.request.user.has_perm
         payload, retry = has("deadletter.view_payload"), has("deadletter.retry_poison")
+        groups = has("deadletter.view_failuregroup")
         return Rights(
             payload=payload,
             retry=retry,
             # Editing shows the payload, and retries the message with it.
             edit=payload and retry and has("deadletter.edit_payload"),
             remove=has("deadletter.remove_poison"),
+            groups=groups,
+            triage=groups and has("deadletter.triage_group"),
+            note=groups and has("deadletter.note_group"),
+            merge=groups and has("deadletter.merge_group"),
         )
 
     def url(self, page: str, *args: object, **query: Any) -> str:
         return link(self.site_name, f"poisonrecord_{page}", *args, **query)
+
+    def group_url(self, fingerprint: str) -> str:
+        """Return the page of a group; "" for readers who may not see it."""
+        return self.url("group", fingerprint) if self.rights.groups and fingerprint else ""
 
     def page(self, template: str, title: str, *, status: int = 200, **context: Any) -> HttpResponse:
         # Themes take the last part of their heading from `original`.
@@ -75,6 +89,13 @@ class PoisonPageView(AdminView):
             text = gettext("This poison record is gone: it has been retried or removed.")
         tell(self.request, text, messages.WARNING)
         return HttpResponseRedirect(self.home or self.url("records"))
+
+
+class GroupPageView(PoisonPageView):
+    """A page of failure groups, which need a permission of their own."""
+
+    def has_permission(self) -> bool:
+        return super().has_permission() and self.rights.groups
 
 
 def find_record(object_id: object) -> Any:

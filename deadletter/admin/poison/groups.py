@@ -8,52 +8,93 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from ... import clock
+from ... import clock, operations
 from ...models import primary_alias
-from ...operations import groups as operations
+from ...models.group import OPEN_STATES
+from ...operations import FailureGroupRow, failure_groups
+from ...operations import groups as record_groups
+from ...operations.failure_groups import OPEN
 from ..counts import Capped
 from ..lookups import refuse_others
 from ..urls import to_group
 from .frame import PoisonPageView
+from .group_filter import GROUP_FIELDS, GroupFilterForm, state_choices
+from .group_texts import group_label, group_state, uncounted
 from .query import FIELDS
 
 #: Groups on a page.
 PER_PAGE = 25
 #: Lines of the matrix; each is a statement with six counts.
 LINES = 25
+#: Parameters of the list that are not part of the filter.
+_OWN = frozenset({"p", "q"})
+#: Parameters that only the page of records knows.
+_OF_RECORDS = ("q", *(key for key in FIELDS if key not in GROUP_FIELDS))
 
 
 class GroupsView(PoisonPageView):
     """Lists groups; an address that asks for records leads to them."""
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        refuse_others(request, (*FIELDS, "q", "p"))
-        if request.GET.get("q") or any(key in request.GET for key in FIELDS):
+        refuse_others(request, (*FIELDS, *GROUP_FIELDS, *_OWN))
+        if any(key in request.GET for key in _OF_RECORDS):
             return HttpResponseRedirect(f"{self.url('records')}?{request.GET.urlencode()}")
-        page = _number(request.GET.get("p", ""))
-        found = operations.list_groups(limit=PER_PAGE + 1, offset=(page - 1) * PER_PAGE)
+        form = GroupFilterForm(request.GET, texts=self.rights.payload, besides=_OWN)
+        page, alias = _number(request.GET.get("p", "")), primary_alias()
+        found: list[FailureGroupRow] = []
+        counts: dict[str, int] = {}
+        if not form.problem:
+            found = operations.list_failure_groups(
+                form.wanted, limit=PER_PAGE + 1, offset=(page - 1) * PER_PAGE, using=alias
+            )
+            counts = operations.count_failure_groups(form.wanted, using=alias)
+        now = clock.now(alias)
         return self.page(
             "poison/groups",
             gettext("Poison by cause"),
             tab="groups",
-            groups=[GroupRow(group, self.site_name) for group in found[:PER_PAGE]],
-            older=page + 1 if len(found) > PER_PAGE else None,
-            newer=page - 1 if page > 1 else None,
+            filter=form.with_choices(),
+            states=_state_links(form, counts),
+            groups=[GroupLine(group, self, now) for group in found[:PER_PAGE]],
+            older=form.address(p=str(page + 1)) if len(found) > PER_PAGE else "",
+            newer=form.address(p=str(page - 1)) if page > 1 else "",
+            acts=self.acts() if found else [],
+            behind="" if form.problem else uncounted(now, empty=not (found or form.query)),
+            now=now,
+            status=400 if form.problem else 200,
         )
 
+    def acts(self) -> list[tuple[str, str]]:
+        """Return the acts on selected groups that this person may do: address and label."""
+        rights = self.rights
+        labels = {
+            "acknowledge": gettext("Acknowledge…"),
+            "mute": gettext("Mute…"),
+            "resolve": gettext("Resolve…"),
+            "assign": gettext("Assign…"),
+        }
+        found = list(labels.items()) if rights.triage else []
+        found += [("merge", gettext("Merge…"))] if rights.merge else []
+        return [(self.url(f"group_{act}"), label) for act, label in found]
 
-class GroupRow:
+
+class GroupLine:
     """A group with its capped numbers and its links."""
 
-    def __init__(self, group: operations.Group, site_name: str) -> None:
+    def __init__(self, group: FailureGroupRow, page: PoisonPageView, now: datetime) -> None:
         self.group = group
-        self.count = _capped(group.count, operations.COUNTED)
-        self.held = _capped(group.halted, operations.CELL)
-        self.in_dead_queues = _capped(group.buried, operations.COUNTED)
+        limit = failure_groups.COUNTED
+        self.count = _capped(group.records + group.in_dead_queues, limit)
+        self.held = _capped(group.halted, failure_groups.STREAMS_COUNTED)
+        self.in_dead_queues = _capped(group.in_dead_queues, limit)
+        self.state = group_state(group, now)
+        self.title = group_label(group)
         #: Its messages in dead queues; "" where the site does not show messages.
-        self.dead_queues_url = to_group(site_name, group.fingerprint)
-        #: Where its count leads; "": to its records.
-        self.list_url = "" if group.sample_id else self.dead_queues_url
+        self.dead_queues_url = to_group(page.site_name, group.fingerprint)
+        self.records_url = page.url("records", fingerprint=group.fingerprint)
+        if not group.records and group.in_dead_queues and self.dead_queues_url:
+            self.records_url = self.dead_queues_url
+        self.url = page.group_url(group.fingerprint) or self.records_url
 
 
 class MatrixView(PoisonPageView):
@@ -62,26 +103,26 @@ class MatrixView(PoisonPageView):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         by = "exception" if request.GET.get("by") == "exception" else "name"
         now = clock.now(primary_alias())
-        found = operations.matrix(by, limit=LINES + 1)
+        found = record_groups.matrix(by, limit=LINES + 1)
         return self.page(
             "poison/matrix",
             gettext("Poison over time"),
             tab="matrix",
             by=by,
-            windows=[_label(label) for label, _ in operations.WINDOWS],
+            windows=[_label(label) for label, _ in record_groups.WINDOWS],
             lines=[self.line(by, row, now) for row in found[:LINES]],
             more=len(found) > LINES,
         )
 
-    def line(self, by: str, row: operations.Row, now: datetime) -> dict[str, Any]:
+    def line(self, by: str, row: record_groups.Row, now: datetime) -> dict[str, Any]:
         cells = []
-        for (label, window), n in zip(operations.WINDOWS, row.counts, strict=True):
+        for (label, window), n in zip(record_groups.WINDOWS, row.counts, strict=True):
             query = {by: row.value}
             if window is not None:
                 query["since"] = (now - window).isoformat()
             cells.append(
                 {
-                    "count": _capped(n, operations.CELL),
+                    "count": _capped(n, record_groups.CELL),
                     "url": self.url("records", **query),
                     "window": _label(label),
                 }
@@ -91,6 +132,22 @@ class MatrixView(PoisonPageView):
 
 def _capped(n: int, limit: int) -> Capped:
     return Capped(min(n, limit), n > limit)
+
+
+def _state_links(form: GroupFilterForm, counts: dict[str, int]) -> list[dict[str, Any]]:
+    """Return a link for each state with the number of its groups; the filter stays."""
+    here = form.query.get("state", "")
+    numbers = {"": sum(counts.values()), OPEN: sum(counts.get(state, 0) for state in OPEN_STATES)}
+    links = [("", gettext("all")), *state_choices()]
+    return [
+        {
+            "label": label,
+            "n": numbers.get(key, counts.get(key, 0)),
+            "url": form.address(state=key),
+            "here": key == here,
+        }
+        for key, label in links
+    ]
 
 
 def _number(text: str) -> int:
