@@ -71,9 +71,7 @@ class GroupActView(GroupPageView, ActView):
     def fingerprints(self) -> list[str]:
         return [group.fingerprint for group in self.groups]
 
-    def make_question(
-        self, title: str, button: str, says: Sequence[str], **given: Any
-    ) -> Question:
+    def make_question(self, title: str, button: str, says: Sequence[str], **given: Any) -> Question:
         """Return the question; the title names the groups as %(groups)s."""
         return Question(
             title=title % {"groups": _named(self.groups)},
@@ -254,9 +252,7 @@ class TicketGroupView(GroupActView):
         self.done_text = gettext("linked to the ticket.")
         if not given["url"].strip():
             self.done_text = gettext("without a ticket now.")
-        return operations.link_ticket(
-            self.fingerprints, given["url"], by=self.by, why=given["why"]
-        )
+        return operations.link_ticket(self.fingerprints, given["url"], by=self.by, why=given["why"])
 
 
 class NoteGroupView(GroupActView):

@@ -177,5 +177,9 @@ class MergeGroupsForm(GroupActForm):
 
 def _choice(group: FailureGroup) -> str:
     """Name a group so that two of one message name can be told apart."""
-    parts = (group_label(group), page_text(group.frame, limit=200), page_text(group.name, limit=100))
+    parts = (
+        group_label(group),
+        page_text(group.frame, limit=200),
+        page_text(group.name, limit=100),
+    )
     return f"{', '.join(filter(None, parts))} ({group.fingerprint})"

@@ -97,7 +97,8 @@ def uncounted(now: datetime, *, empty: bool) -> str:
     waits_since = changes.values_list("at", flat=True).first()
     if waits_since is not None and waits_since < now - _PATIENCE:
         text = gettext(
-            "Failures since %(ago)s are not counted here yet: workers do that, and none does it now."
+            "The last failures, %(ago)s and later, are not counted here yet: workers do that, and "
+            "none does it now."
         )
         return text % {"ago": ago(waits_since, now, depth=1)}
     if empty and PoisonRecord.objects.using(alias).values("pk")[:1]:

@@ -120,7 +120,9 @@ def _messages(entry: TimelineEntry) -> str:
     n = Capped(min(entry.messages, COUNTED), entry.messages > COUNTED)
     values = {"n": str(n)}
     if entry.kind == "edit":
-        text = ngettext("Edited and retried %(n)s message", "Edited and retried %(n)s messages", n.n)
+        text = ngettext(
+            "Edited and retried %(n)s message", "Edited and retried %(n)s messages", n.n
+        )
     elif entry.kind == Act.RETRY:
         text = ngettext("Retried %(n)s message", "Retried %(n)s messages", n.n)
     else:
