@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 
 from ... import operations
-from ...models import Kind
+from ...models import Kind, primary_alias
 from ...text import page_text
 from ..base import as_id, tell, write_log
 from ..confirm import ActSubject, ActView, Question, RetryForm, WhyForm, command
@@ -71,13 +71,19 @@ class RetryRecordView(RecordActView):
         return form
 
     def question(self) -> Question:
+        says, warnings = self.advice()
         return self.make_question(
             gettext("Retry %(record)s?"),
             button=gettext("Retry it"),
-            says=effects.of_retry(self.record),
-            warnings=effects.warnings(self.record),
+            says=[*effects.of_retry(self.record), *says],
+            warnings=[*effects.warnings(self.record), *warnings],
             command=command("retry", self.record.pk, why="…"),
         )
+
+    def advice(self) -> tuple[list[str], list[str]]:
+        """Return what releases, workers and earlier retries say about a retry now."""
+        found = operations.retry_advice(records=self.record.pk, using=primary_alias())
+        return effects.advice(found)
 
     def perform(self, form: WhyForm) -> HttpResponse:
         queue, why = form.cleaned_data.get("queue") or None, form.cleaned_data["why"]

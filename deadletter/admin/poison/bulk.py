@@ -24,6 +24,7 @@ from ..base import as_id, log_about_all, tell, write_log
 from ..confirm import ActView, BulkRetryForm, Question, WhyForm, command, command_for
 from ..counts import Capped
 from ..render import refusal_text
+from . import effects
 from .frame import PoisonPageView
 from .plan import ACTS, AT_ONCE, BulkPlan, Selected, plan_ids, plan_matching, read_plan, sample
 from .query import PoisonFilterForm
@@ -118,6 +119,7 @@ class BulkActView(SelectionView, ActView):
     def question(self) -> Question:
         retrying, counted = self.act == Act.RETRY, self.plan.counted
         values = {"n": str(Capped(counted.n))}
+        says, warnings = self.advice()
         if retrying:
             title, all_of_them = gettext("Retry these messages?"), gettext("Retry them all")
             some = ngettext("Retry %(n)s message", "Retry %(n)s messages", counted.n)
@@ -133,6 +135,8 @@ class BulkActView(SelectionView, ActView):
             hidden=[("plan", self.plan.signed(self.request))],
             back=self.url("records"),
             danger=not retrying,
+            says=says,
+            warnings=warnings,
             command=self.command(),
         )
 
@@ -150,6 +154,17 @@ class BulkActView(SelectionView, ActView):
             by_filter=self.plan.wanted is not None,
             **context,
         )
+
+    def advice(self) -> tuple[list[str], list[str]]:
+        """Return what to know before the retry; of a large selection, about its newest records."""
+        if self.act != Act.RETRY:
+            return [], []
+        wanted, alias = self.plan.wanted, primary_alias()
+        if wanted is not None and wanted.fingerprint is not None:
+            found = operations.retry_advice(wanted.fingerprint, using=alias)
+        else:
+            found = operations.retry_advice(records=self.plan.ids or self.plan.newest, using=alias)
+        return effects.advice(found)
 
     def command(self) -> str:
         """Return the same act on the command line, while it stays readable."""

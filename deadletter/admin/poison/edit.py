@@ -110,14 +110,16 @@ class EditRecordView(RetryRecordView):
         )
 
     def question(self) -> Question:
+        says, warnings = self.advice()
         return self.make_question(
             gettext("Retry %(record)s with this payload?"),
             button=gettext("Retry with this payload"),
             says=[
                 *effects.of_retry(self.record),
                 gettext("Its payload is replaced; the original stays in its history."),
+                *says,
             ],
-            warnings=effects.warnings(self.record),
+            warnings=[*effects.warnings(self.record), *warnings],
         )
 
     def perform(self, form: WhyForm) -> HttpResponse:

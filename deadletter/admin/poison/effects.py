@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.utils.translation import gettext, ngettext
 
 from ...models import Kind, Message, PoisonRecord, Queue, primary_alias
-from ...operations import effect_of
+from ...operations import Advice, effect_of
 from ...text import page_text
 from ..counts import Capped, capped
 from ..render import refusal_text
@@ -86,6 +87,17 @@ def warnings(record: PoisonRecord) -> list[str]:
             )
             found.append(text % {"key": page_text(record.key, limit=200)})
     return [*found, *_refusals(record)]
+
+
+#: Advice that `warnings` gives in more words, for the queue of one record.
+_SAID = ("paused_queue",)
+
+
+def advice(found: Iterable[Advice]) -> tuple[list[str], list[str]]:
+    """Return what speaks for a retry now, or neither for nor against it, and what against it."""
+    told = [one for one in found if one.kind not in _SAID]
+    says = [one.text for one in told if not one.is_warning]
+    return says, [one.text for one in told if one.is_warning]
 
 
 def _refusals(record: PoisonRecord) -> list[str]:

@@ -115,7 +115,7 @@ class GroupFilterForm(forms.Form):
 
     def releases(self) -> list[str]:
         """Return the releases that the browser suggests, the latest first."""
-        rows = ApplicationRelease.objects.using(primary_alias()).order_by("-first_seen_at", "-pk")
+        rows = ApplicationRelease.objects.using(primary_alias()).order_by("-pk")
         return list(rows.values_list("name", flat=True)[:SUGGESTED])
 
 

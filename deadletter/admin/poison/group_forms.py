@@ -86,7 +86,7 @@ class ResolveGroupForm(GroupActForm):
     field_order = ("in_release", "why")
 
     def suggestions(self) -> list[tuple[str, list[str]]]:
-        rows = ApplicationRelease.objects.using(primary_alias()).order_by("-first_seen_at", "-pk")
+        rows = ApplicationRelease.objects.using(primary_alias()).order_by("-pk")
         return [("dl-releases", list(rows.values_list("name", flat=True)[:SUGGESTED]))]
 
 

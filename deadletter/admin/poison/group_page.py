@@ -64,7 +64,6 @@ class GroupView(GroupPageView):
             "poison/group",
             group_label(group),
             tab="group",
-            original=group_label(group),
             group=group,
             label=group_label(group),
             state=group_state(group, now),

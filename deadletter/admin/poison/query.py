@@ -19,8 +19,9 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...models import Kind, PoisonRecord, Queue, primary_alias
+from ...models import Kind, MessageTag, PoisonRecord, Queue, primary_alias
 from ...operations import PoisonFilter
+from ...operations.filters import read_tag
 from ...patterns import is_pattern
 from ...status import FailureReason
 from ..base import COUNT_LIMIT, as_id
@@ -31,6 +32,8 @@ from ..render import reason_name
 INDEXED = ("fingerprint", "instance", "stream", "exception", "name", "queue")
 #: Records searched when no index has the filter; a link leads on to older ones.
 REACH, REACH_FOR_TEXT = 10_000, 5_000
+#: Fields that quote payloads or texts of errors.
+_WITH_PAYLOAD = ("tag", "text")
 _TIME_EXAMPLE = "2026-01-31 12:00"
 
 
@@ -56,6 +59,7 @@ class PoisonFilterForm(forms.Form):
     fingerprint = _text(_("Group"))
     stream = _text(_("Stream"))
     instance = _text(_("Instance"))
+    tag = _text(_("Tag"), placeholder="customer.id=1041")
     text = _text(_("Text of the error"))
     since = _text(_("Died since"), placeholder=_TIME_EXAMPLE)
     until = _text(_("Died before"), placeholder=_TIME_EXAMPLE)
@@ -66,14 +70,15 @@ class PoisonFilterForm(forms.Form):
         """
         Read a query or a posted form; `besides` are parameters of the page itself.
 
-        `texts`: the reader may see error texts, and so search them.
+        `texts`: the reader may see payloads and error texts, and so search texts and tags.
         """
         super().__init__(given, auto_id="dl-%s")
         known = {*FIELDS, *besides, "csrfmiddlewaretoken"}
         self.unknown = sorted(set(given) - known)
-        self.forbidden = not texts and bool(given.get("text", "").strip())
+        self.forbidden = not texts and any(given.get(key, "").strip() for key in _WITH_PAYLOAD)
         if not texts:
-            del self.fields["text"]
+            for key in _WITH_PAYLOAD:
+                del self.fields[key]
         self.wanted = PoisonFilter()
         self.full_clean()
 
@@ -158,8 +163,11 @@ class SearchWindow:
 
 def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> SearchWindow:
     """Return the newest matching records first, beginning at the place `after`."""
+    if wanted.tag is not None and _is_rare(wanted.tag, using):
+        rows = wanted.records(using).order_by("-poisoned_at", "-pk")
+        return SearchWindow(rows if after is None else rows.filter(after))
     first = next((key for key in INDEXED if _is_exact(wanted, key)), None)
-    names = (*INDEXED, "kind", "reason", "text")
+    names = (*INDEXED, "kind", "reason", "tag", "text")
     rest = [key for key in names if key != first and getattr(wanted, key) is not None]
     rows = wanted.records(using).order_by("-poisoned_at", "-pk")
     if after is not None:
@@ -174,6 +182,13 @@ def window(wanted: PoisonFilter, using: str, *, after: Q | None = None) -> Searc
     times = base.values_list(F("poisoned_at"), flat=True)
     end = next(iter(times[reach - 1 : reach]), None)
     return SearchWindow(rows if end is None else rows.filter(poisoned_at__gte=end), end, reach)
+
+
+def _is_rare(tag: str, using: str) -> bool:
+    """True if so few messages have the tag that all of them can be read."""
+    key, value = read_tag(tag)
+    found = MessageTag.objects.using(using).filter(key=key, value=value).values("pk")
+    return int(found[: REACH_FOR_TEXT + 1].count()) <= REACH_FOR_TEXT
 
 
 def _is_exact(wanted: PoisonFilter, key: str) -> bool:

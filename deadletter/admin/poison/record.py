@@ -48,6 +48,7 @@ class RecordView(PoisonPageView):
             call=call_of(found, payload),
             payload=None if payload is None else show_json(payload),
             headers=show_json(read_json(found, "headers")) if allowed.payload else None,
+            group_url=self.group_url(found.fingerprint),
             behind=behind,
             followers=[
                 (message, to_message(self.site_name, request, message.pk))

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from ...models import Alert, PoisonRecord, primary_alias
+from ...models import Alert, FailureGroup, PoisonRecord, primary_alias
 from ...operations import find_moved, get_group
 from ..base import as_id, tell
 from ..urls import to_group, to_message
@@ -41,6 +41,7 @@ class RecordsView(PoisonPageView):
             filter=filter.with_choices(),
             page=page,
             group=_group(filter),
+            group_url=self.group_page(filter.wanted.fingerprint or ""),
             emptied=None if page.records or page.further else self.emptied(filter),
             dead_queues_url=to_group(self.site_name, filter.wanted.fingerprint or ""),
             status=400 if filter.problem else 200,
@@ -48,6 +49,8 @@ class RecordsView(PoisonPageView):
 
     def find(self, term: str) -> str:
         """Return the page that a search term leads to."""
+        if "\x00" not in term and (page := self.group_page(term)):
+            return page
         what, value = jump(term, primary_alias()) if "\x00" not in term else ("", None)
         if what == "record":
             return self.url("change", value)
@@ -64,6 +67,13 @@ class RecordsView(PoisonPageView):
         )
         tell(self.request, text % {"term": term[:100]}, messages.WARNING)
         return self.url("records")
+
+    def group_page(self, fingerprint: str) -> str:
+        """Return the page of a group; "" if there is none, or this person may not see it."""
+        if not self.rights.groups:
+            return ""
+        rows = FailureGroup.objects.using(primary_alias()).filter(fingerprint=fingerprint)
+        return self.group_url(fingerprint) if rows.values("pk")[:1] else ""
 
     def emptied(self, filter: PoisonFilterForm) -> dict[str, Any] | None:
         """
