@@ -85,7 +85,7 @@ class GroupActView(GroupPageView, ActView):
 
     def _subject(self, group: FailureGroup) -> ActSubject:
         state = group_state(group, self.now)
-        about = (group.frame, group.name, f"{state.label} {state.text}".strip())
+        about = (group.frame, group.name, ": ".join(filter(None, (state.label, state.text))))
         return ActSubject(
             label=group_label(group),
             about=[text for text in about if text],

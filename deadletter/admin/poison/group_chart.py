@@ -19,7 +19,7 @@ from ..dashboard.svg import Chart, stacked_bars, time_marks
 #: Characters of a release at its mark; its whole name is in the list below the chart.
 _MARK = 12
 #: Labels of the time axis, about.
-_LABELS = 5
+_LABELS = 4
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _axis(series: GroupSeries) -> TimeAxis:
 
 
 def _labels(local: Sequence[datetime], *, hourly: bool) -> list[str]:
-    """Label about five of the points: of hours those at a round time."""
+    """Label about four of the points: of hours those at a round time."""
     if not hourly:
         every = max(round(len(local) / _LABELS), 1)
         return [

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...models import ApplicationRelease, GroupState, Queue, primary_alias
 from ...operations import GroupFilter
-from ...operations.failure_groups import OPEN
+from ...operations.failure_groups import OPEN, STATE_ORDER
 
 #: Releases that the browser suggests.
 SUGGESTED = 50
@@ -125,5 +125,5 @@ GROUP_FIELDS = tuple(GroupFilterForm.base_fields)
 
 def state_choices() -> list[tuple[str, str]]:
     """Return the states of the filter with their labels."""
-    states = [(str(state.value), str(state.label)) for state in GroupState]
+    states = [(str(state), str(GroupState(state).label)) for state in STATE_ORDER]
     return [(OPEN, gettext("needs a person")), *states]

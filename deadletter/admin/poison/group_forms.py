@@ -38,9 +38,10 @@ class GroupActForm(WhyForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if len(self.fields) > 1:
+        shown = [field for field in self.fields.values() if not field.widget.is_hidden]
+        if len(shown) > 1:
             self.fields["why"].widget.attrs.pop("autofocus", None)
-            next(iter(self.fields.values())).widget.attrs["autofocus"] = True
+            shown[0].widget.attrs["autofocus"] = True
 
     def suggestions(self) -> list[tuple[str, list[str]]]:
         """Return the lists that fields refer to: their ids and their values."""
@@ -165,6 +166,9 @@ class MergeGroupsForm(GroupActForm):
         assert isinstance(main, forms.ChoiceField)  # noqa: S101 - declared above
         assert isinstance(others, forms.MultipleChoiceField)  # noqa: S101 - declared above
         main.choices = [(group.fingerprint, _choice(group)) for group in selected]
+        if len(selected) == 1:
+            main.widget = forms.HiddenInput()
+            main.initial = selected[0].fingerprint
         others.choices = [(group.fingerprint, _choice(group)) for group in candidates]
         if not candidates:
             del self.fields["others"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 
 from ... import clock, operations
 from ...models import GroupState, PoisonRecord, primary_alias
-from ...operations import FailureGroupDetails, FailureGroupRow
+from ...operations import Comparison, FailureGroupDetails, FailureGroupRow
 from ...operations.failure_groups import COUNTED, STREAMS_COUNTED, STREAMS_SHOWN, read_sizes
 from ...operations.streams import COUNTED as WAITING_COUNTED
 from ...text import page_text
@@ -77,16 +77,14 @@ class GroupView(GroupPageView):
             releases=details.releases,
             sample=sample,
             attempt=last_attempt(sample, texts=texts),
-            comparison=operations.compare_records(
-                group.fingerprint, payloads=texts, using=primary_alias()
-            ),
+            comparison=compare(group, texts=texts),
             tags=details.tags if texts else None,
             tag_url=self.url("tag"),
             streams=[(one, _capped(one.waiting, WAITING_COUNTED)) for one in details.streams],
             more_streams=group.halted > STREAMS_SHOWN,
             merged=self.merged(),
             timeline=read_timeline(self, group, self.older()),
-            note_form=NoteForm() if self.rights.note else None,
+            note_form=self.note_form(),
             commands=self.commands(group),
             now=now,
         )
@@ -152,6 +150,14 @@ class GroupView(GroupPageView):
             for row in rows
         ]
 
+    def note_form(self) -> NoteForm | None:
+        """Return the form below the chart; it must not take the focus from the top of the page."""
+        if not self.rights.note:
+            return None
+        form = NoteForm()
+        form.fields["text"].widget.attrs.pop("autofocus", None)
+        return form
+
     def commands(self, group: FailureGroupRow) -> list[str]:
         found = [command("group", "show", group.fingerprint)]
         if self.rights.triage:
@@ -176,6 +182,15 @@ class GroupNumbers:
             _capped(group.in_dead_queues, COUNTED),
             _capped(group.halted, STREAMS_COUNTED),
         )
+
+
+def compare(group: FailureGroupRow, *, texts: bool) -> Comparison:
+    """Compare the messages of a group; what they contain comes before what they are."""
+    found = operations.compare_records(group.fingerprint, payloads=texts, using=primary_alias())
+    shared = sorted(
+        found.shared, key=lambda one: (one.source == "message", one.source != "payload")
+    )
+    return replace(found, shared=tuple(shared))
 
 
 def find_sample(group: FailureGroupRow) -> PoisonRecord | None:

@@ -40,7 +40,8 @@ class ShownEntry:
     event_id: int = 0
     #: The audit entry; "" where this person may not see it.
     audit_url: str = ""
-    outcomes: Outcomes | None = None
+    #: What became of the retried messages, in words.
+    outcomes: str = ""
     #: The merged group that it happened to.
     merged: str = ""
     replies: list[ShownEntry] = field(default_factory=list)
@@ -64,7 +65,7 @@ def read_timeline(
     older = page.url("group", group.fingerprint, **query) if query else ""
     may_audit = page.request.user.has_perm("deadletter.view_auditentry")
     return GroupTimeline(
-        [_shown(entry, page if may_audit else None) for entry in found],
+        [_shown(entry, page if may_audit else None) for entry in found if not _is_echo(entry)],
         f"{older}#dl-timeline" if older else "",
         before is None,
     )
@@ -85,9 +86,30 @@ def _shown(entry: TimelineEntry, audit: PoisonPageView | None) -> ShownEntry:
         is_note=is_note,
         event_id=entry.event_id or 0 if is_note else 0,
         audit_url=audit_url,
-        outcomes=entry.outcomes,
+        outcomes=_outcomes(entry.outcomes),
         merged=entry.merged,
         replies=[_shown(reply, audit) for reply in entry.replies],
+    )
+
+
+def _is_echo(entry: TimelineEntry) -> bool:
+    """True for the event of a merged group that the event of the main group tells already."""
+    return bool(entry.merged) and entry.kind == _Kind.MERGE and "into" in entry.detail
+
+
+def _outcomes(found: Outcomes | None) -> str:
+    """Say what became of retried messages, without the numbers that are 0."""
+    if found is None:
+        return ""
+    known = (
+        (gettext("%(n)s succeeded"), found.succeeded),
+        (gettext("%(n)s died again of the same cause"), found.died_same),
+        (gettext("%(n)s died of another cause"), found.died_other),
+        (gettext("%(n)s removed before they were handled"), found.removed),
+        (gettext("%(n)s wait or run"), found.open),
+    )
+    return ", ".join(
+        text % {"n": number_format(n, use_l10n=True, force_grouping=True)} for text, n in known if n
     )
 
 
