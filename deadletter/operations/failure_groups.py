@@ -43,7 +43,7 @@ from ..models import (
 )
 from ..models.group import OPEN_STATES
 from ..text import short_repr
-from .filters import check_text, read_tag
+from .filter_values import check_text, read_tag
 from .redaction import redact_tag
 from .streams import HeldStream, get_stream
 
@@ -336,7 +336,7 @@ def read_releases(fingerprints: Collection[str], *, using: str) -> list[GroupRel
     )
     found = {row["release"]: row for row in counts}
     known = ApplicationRelease.objects.using(using).filter(name__in=list(found))
-    began = dict(known.values_list("name", "first_seen_at"))
+    began = dict(known.order_by().values_list("name", "first_seen_at"))
     alive = (
         WorkerProcess.objects.using(using).alive(clock.now(using)).filter(release__in=list(found))
     )

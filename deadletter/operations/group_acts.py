@@ -24,7 +24,7 @@ from ..models.group import OPEN_STATES, RELEASE_LIMIT
 from ..text import short_repr, storable_text
 from . import audit
 from .failure_groups import MOST_MERGED
-from .filters import check_text
+from .filter_values import check_text
 
 #: Groups of one act.
 MOST = 1_000
