@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..redaction import redact, redact_history
 from .acts import Total
 from .audit import trail
 from .beat_import import BeatImport, import_celery_beat
@@ -67,7 +68,6 @@ from .queues import (
     resume_matching,
     set_queue,
 )
-from .redaction import redact, redact_history
 from .results import ResultFilter, get_result, list_results
 from .schedules import (
     ScheduleDifference,
