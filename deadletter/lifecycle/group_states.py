@@ -77,8 +77,7 @@ def apply_rules(
     resolved = [group for group in mains.values() if group.state == GroupState.RESOLVED]
     starts = _starts_of_releases(tx, resolved, by_main)
     for group in resolved:
-        returned = [item for item in sorted(by_main[group.fingerprint])]
-        _regress(tx, group, returned, starts)
+        _regress(tx, group, sorted(by_main[group.fingerprint]), starts)
     grown = [
         group.fingerprint
         for group in mains.values()

@@ -112,8 +112,8 @@ class Change(NamedTuple):
 
 
 def _read_change(tx: Transaction, row: sql.Row) -> Change:
-    *columns, tags, at = row
-    return Change(*columns, _read_tags(tags), sql.as_datetime(at, tx.connection) or LATEST)
+    at = sql.as_datetime(row[12], tx.connection) or LATEST
+    return Change._make((*row[:11], _read_tags(row[11]), at))
 
 
 def _read_tags(text: Any) -> list[tuple[str, str, int]]:

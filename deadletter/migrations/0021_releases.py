@@ -8,11 +8,13 @@ migration that was interrupted can be run again. Workers of the release before g
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import migrations, models
 
 from ._busy_table import AddColumns
 
-_RELEASE = {
+_RELEASE: dict[str, Any] = {
     "blank": True,
     "db_default": "",
     "default": "",
