@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..redaction import redact, redact_history
 from .acts import Total
 from .advice import (
     Advice,
@@ -112,7 +113,6 @@ from .queues import (
     resume_matching,
     set_queue,
 )
-from .redaction import redact, redact_history
 from .results import ResultFilter, get_result, list_results
 from .schedules import (
     ScheduleDifference,

@@ -13,11 +13,11 @@ from .. import clock
 from ..models import Message, MessageTag, PoisonRecord, State
 from ..models.poison import PoisonQuerySet
 from ..patterns import is_pattern
+from ..redaction import redact_tag
 from ..status import FailureReason, Status
 from ..text import short_repr
 from .filter_values import check_text, read_tag
 from .queues import matching_queues
-from .redaction import redact_tag
 
 
 @dataclass(frozen=True, kw_only=True)

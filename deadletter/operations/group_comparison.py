@@ -15,9 +15,9 @@ from typing import Any
 from django.db.models.functions import Coalesce, Length
 
 from ..models import Damaged, Message, PoisonRecord, primary_alias
+from ..redaction import HIDDEN, redact
 from ..status import FailureReason
 from .failure_groups import as_rows, find_main
-from .redaction import HIDDEN, redact
 
 #: Messages that are compared: the latest deaths.
 SAMPLE = 200
@@ -118,7 +118,8 @@ class _Look:
         self.hidden |= found.hidden
 
     def result(self) -> Comparison:
-        shared, varying = [], []
+        shared: list[ComparedPath] = []
+        varying: list[ComparedPath] = []
         for (source, path), counts in self.values.items():
             if (source, path) in self.hidden:
                 continue  # hidden in some of them: the others could be guessed

@@ -8,9 +8,9 @@ from datetime import datetime
 from django.db.models import F
 
 from ..models import FailureGroup, GroupTag, MessageTag, PoisonRecord, primary_alias
+from ..redaction import redact_tag
 from .failure_groups import FailureGroupRow, as_rows
 from .filter_values import read_tag
-from .redaction import redact_tag
 
 #: Groups that a page of a tag shows, and records that it counts.
 GROUPS, COUNTED = 100, 10_000
