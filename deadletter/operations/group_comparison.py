@@ -77,7 +77,7 @@ def compare_records(
     if row is None:
         return Comparison(sampled=0)
     (group,) = as_rows([row], using=alias)
-    look = _Look()
+    look = _PathCounts()
     for model, order in ((PoisonRecord, "-poisoned_at"), (Message, "-died_at")):
         ids, large = _choose(model, order, group.fingerprints, look, alias, payloads=payloads)
         look.too_large += large
@@ -87,7 +87,7 @@ def compare_records(
 
 
 @dataclass
-class _Look:
+class _PathCounts:
     """Adds up the paths of messages."""
 
     sampled: int = 0
@@ -199,7 +199,7 @@ def _choose(
     model: Any,
     order: str,
     fingerprints: Collection[str],
-    look: _Look,
+    look: _PathCounts,
     alias: str,
     *,
     payloads: bool,
