@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
@@ -24,9 +25,31 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,199}")
 
 Classifier = Callable[[BaseException], FailureReason | int | None]
 Access = Callable[[Any], bool]
+#: Gets the exception and the message; returns what makes failures the same, or None.
+Fingerprinter = Callable[[BaseException, Any], "str | Sequence[str] | None"]
+Release = str | Callable[[], str | None]
+
+#: Variables of the environment that name the release of the application; the first that is set.
+RELEASE_VARIABLES = (
+    "RELEASE",
+    "RELEASE_VERSION",
+    "SENTRY_RELEASE",
+    "GIT_COMMIT",
+    "SOURCE_VERSION",
+    "HEROKU_SLUG_COMMIT",
+    "K_REVISION",
+    "RENDER_GIT_COMMIT",
+    "VERCEL_GIT_COMMIT_SHA",
+)
 
 #: Characters of METRICS_TOKEN; a shorter token could be guessed.
 SHORTEST_TOKEN = 16
+
+
+def release_of_environment() -> str:
+    """Return the release that the platform names, or ""."""
+    given = (os.environ.get(name, "").strip() for name in RELEASE_VARIABLES)
+    return next((text for text in given if text), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +104,16 @@ class Settings:
     outbox_kept: timedelta | None = timedelta(0)
     #: Schedules created by `migrate` when missing: {name: {option: value}}.
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: The release of the application, or a callable that returns it; see application_release.py.
+    release: Release = release_of_environment
+    #: Called with an exception and its message; returns what makes failures one group, or None.
+    fingerprint: Fingerprinter | None = None
+    #: The groups that fingerprints of the application may make for one message name.
+    groups_limit: int = 100
+    #: How long a failure group is kept after its last failure; None: for ever.
+    groups_kept: timedelta | None = timedelta(days=365)
+    #: How long tags of messages and of groups are kept; None: for ever.
+    tags_kept: timedelta | None = timedelta(days=30)
 
     @property
     def unregistered(self) -> UnregisteredBackoff:
@@ -214,6 +247,22 @@ def _outbox_kept(value: Any) -> timedelta | None:
     return read_kept("OUTBOX_KEPT", value)
 
 
+def _release(value: Any) -> Release:
+    if value is None:
+        return ""
+    if not isinstance(value, str) and not callable(value):
+        raise TypeError(f"expected text or a callable, got {short_repr(value)}")
+    return value
+
+
+def _groups_kept(value: Any) -> timedelta | None:
+    return None if value is None else as_timedelta(value, field="GROUPS_KEPT")
+
+
+def _tags_kept(value: Any) -> timedelta | None:
+    return None if value is None else as_timedelta(value, field="TAGS_KEPT")
+
+
 def _payloads_kept(value: Any) -> timedelta | None:
     return None if value is None else as_timedelta(value, field="AUDIT_PAYLOADS_KEPT")
 
@@ -276,6 +325,11 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "OUTBOX_KEPT": _outbox_kept,
     "ALERTS": read_alerts,
     "SCHEDULES": _schedules,
+    "RELEASE": _release,
+    "FINGERPRINT": _classifier,
+    "GROUPS_LIMIT": _positive,
+    "GROUPS_KEPT": _groups_kept,
+    "TAGS_KEPT": _tags_kept,
 }
 _HINTS = {
     "QUEUES": 'for example {"mail": {"max_attempts": 3, "backoff_base": 10}}',
@@ -302,6 +356,11 @@ _HINTS = {
     "see docs/alerts.md",
     "SCHEDULES": 'for example {"report": {"cron": "0 3 * * *", "message": "shop.report"}}; '
     "see docs/schedules.md",
+    "RELEASE": 'for example "2.7.0" or a function that returns it; None for no release',
+    "FINGERPRINT": 'for example "shop.failures.fingerprint"',
+    "GROUPS_LIMIT": "groups of one message name, for example 100",
+    "GROUPS_KEPT": 'for example "365d" or timedelta(days=365); None to keep all',
+    "TAGS_KEPT": 'for example "30d" or timedelta(days=30); None to keep all',
 }
 
 

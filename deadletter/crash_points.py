@@ -29,6 +29,7 @@ POINTS = {
     "quarantine.recorded": "the poison record is written, the message is not deleted",
     "quarantine.deleted": "the message is deleted, its stream is not woken",
     "stream.woken": "the first parked message is due again, nothing is committed",
+    "groups.folding": "changes are deleted, nothing is added to their groups or committed",
     "retry.restored": "a message is back in its queue, its record or copy is still there",
     "remove.deleted": "poison is removed, its stream is not woken",
     "transaction.committing": "everything is written, nothing is committed",

@@ -20,6 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .clock import FrozenClock, frozen
 from .lifecycle import Claimed, ClaimRequest, Failure, Release, WorkBatch, process_batch
+from .lifecycle.groups import fold_all_groups
 from .models import Message, primary_alias
 from .worker import thread_connections
 from .worker.execute import Overtaken, Report, execute
@@ -70,8 +71,11 @@ def drain(
         reports.count(claimed, tally)
         done = reports.completions
         if ending is not None:
+            fold_all_groups(using=using)
             raise ending
         if not claimed.messages and not claimed.poisoned and not reports:
+            if tally.failed or tally.poisoned:
+                fold_all_groups(using=using)
             return tally
         refused, reports = set(claimed.refused), Reports()
         for item in done:

@@ -24,9 +24,9 @@ from ..lifecycle.refusals import Refusal
 from ..models import Damaged
 from ..operations import diff
 from ..operations.hidden_values import HiddenValueMoved, has_marker, restore, same
-from ..operations.redaction import HIDDEN, redact
 from ..payload import SIZE_LIMIT, decode
 from ..progress import read_progress, readable
+from ..redaction import HIDDEN, redact
 from ..status import FailureReason, Status
 from ..text import page_text, storable_text
 

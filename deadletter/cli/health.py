@@ -58,6 +58,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="a database that does not answer within so many seconds is unreachable",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="open circuit breakers and halted streams are problems, not only warnings",
+    )
     parser.add_argument("--format", choices=["text", "table", "json"], default="text")
     parser.add_argument("--database", metavar="ALIAS", help="alias to look at")
 
@@ -72,6 +77,7 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
         worker=options["worker"],
         host=options["host"],
         timeout=options["timeout"],
+        strict=options["strict"],
         using=options["database"],
     )
     screen.lines([json.dumps(found.as_dict())] if screen.as_json else _as_text(found))
@@ -79,10 +85,13 @@ def run(screen: Screen, options: dict[str, Any]) -> int:
 
 
 def _as_text(found: Health) -> list[str]:
+    warnings = [text for text in found.warnings if text not in found.problems]
+    shown = [f"- warning: {terminal_line(text)}" for text in warnings]
     if not found.ok:
-        return ["not healthy:", *(f"- {terminal_line(problem)}" for problem in found.problems)]
+        problems = [f"- {terminal_line(problem)}" for problem in found.problems]
+        return ["not healthy:", *problems, *shown]
     names = terminal_line(", ".join(found.workers))
-    return [f"healthy: {len(found.workers)} live worker(s): {names}"]
+    return [f"healthy: {len(found.workers)} live worker(s): {names}", *shown]
 
 
 def _number(text: str) -> int:

@@ -18,12 +18,13 @@ from .. import crash_points, sql
 from ..conf import get_settings
 from ..error_details import HISTORY_LIMIT
 from ..failure_policy import Policy, stored_reasons
+from ..models import Message
 from ..status import FailureReason, Status
 from . import streams
 from .counters import CounterKey
 from .limits import Limits
 from .locks import for_each_unlocked
-from .quarantine import MessageDeath, quarantine
+from .quarantine import MessageDeath, count_lost, quarantine, releases_of_workers
 from .transaction import Stream, Transaction
 from .values import Claimed, Floor
 
@@ -277,6 +278,7 @@ class OpenClaim:
             row[0]: ("leased", None, None, *row[:8], largest_limit(row[8], row[17]), *row[9:17])
             for row in rows
         }
+        lost: list[Claimed] = []
         for stream, run in runs:
             taken = [id for id in run if id in leased]
             messages = [self._claimed(leased[id]) for id in taken]
@@ -287,6 +289,7 @@ class OpenClaim:
                     reason = int(FailureReason.WORKER_LOST)
                     key = CounterKey(message.queue, message.name, message.kind, reason)
                     self.tx.counts.add(key, "failed")
+                    lost.append(message)
             if stream is None:
                 continue
             rest = [id for id in decisions.in_streams[stream] if id not in leased]
@@ -296,6 +299,22 @@ class OpenClaim:
                 # Another claim has locked the head: nothing blocks the stream, so nothing is
                 # parked.
                 self._skip(stream, rest)
+        if lost:
+            self._count_lost(lost)
+
+    def _count_lost(self, lost: Sequence[Claimed]) -> None:
+        """Add attempts whose leases ran out to their groups, with the releases of the workers."""
+        rows = Message.objects.using(self.tx.using).filter(pk__in=[item.id for item in lost])
+        # The lease before this one added its worker to the row.
+        workers = {
+            id: str(names[-1]) if isinstance(names, list) and names else ""
+            for id, names in rows.values_list("pk", "workers")
+        }
+        releases = releases_of_workers(self.tx, set(workers.values()) - {""})
+        for message in lost:
+            worker = workers.get(message.id, "")
+            release = releases.get(worker, "")
+            count_lost(self.tx, message.queue, message.name, release=release, worker=worker)
 
     def _park(self, decisions: _Decisions, dying: Collection[int]) -> None:
         # A dying message is not parked first: that would erase whose lease ran out.

@@ -14,15 +14,18 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .. import crash_points, signals, sql
+from ..application_release import current_release, cut_release
 from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..error_details import GIVEN_UP, HISTORY_LIMIT, PERMANENT
 from ..failure_policy import Policy, PolicyInForce, read_counts, stored_reasons, with_one_more
+from ..message_tags import Tag, clean_tags
 from ..models import Message
 from ..status import STAGE_BITS, FailureReason, Status
 from ..text import storable_text
-from . import streams
+from . import custom_fingerprints, streams
 from .counters import CounterKey
+from .group_changes import GroupKey, cause_and_group
 from .quarantine import MessageDeath, death_by_limit, quarantine
 from .releases import release_in
 from .settles import Outcomes, lease_guard, queue_names, settle
@@ -67,10 +70,11 @@ def fail_in(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
     written: dict[int, dict[str, Any]] = {}
     for row in leased:
         failure = reports[row.id]
-        _count(tx, failure, row)
+        facts = _facts(tx, failure, row)
+        _count(tx, failure, row, facts)
         if failure.deferred and failure.reason == FailureReason.UNREGISTERED:
             deferral = deferrals[row.id] = _deferral(failure, row)
-            written[row.id] = _as_written(failure, deferral.delay) | _as_deferred(deferral)
+            written[row.id] = _as_written(failure, deferral.delay, facts) | _as_deferred(deferral)
             continue
         policy = row.policy(failure)
         counts = with_one_more(read_counts(row.reason_counts), FailureReason.read(failure.reason))
@@ -78,7 +82,7 @@ def fail_in(tx: Transaction, failures: Sequence[Failure], *, by: str) -> Outcome
         if death is not None:
             deaths.append(replace(death, raised=failure.raised))
         delay = _NO_DELAY if death else _delay(failure, row.attempts, policy, counts)
-        written[row.id] = _as_written(failure, delay) | {"counts": counts}
+        written[row.id] = _as_written(failure, delay, facts) | {"counts": counts}
     if not written:
         return {}
     record_last_reports(tx, [reports[id] for id in written])
@@ -142,10 +146,11 @@ def abandon_in(tx: Transaction, failure: Failure, *, force_poison: bool, by: str
         return {}
     row = _LeasedRow(*rows[0])
     counts = with_one_more(read_counts(row.reason_counts), FailureReason.UNKNOWN)
-    written = _as_written(failure, as_timedelta(failure.delay or 0, field="delay"))
+    facts = _facts(tx, failure, row)
+    written = _as_written(failure, as_timedelta(failure.delay or 0, field="delay"), facts)
     written |= {"failed": 0, "counts": counts}
     if failure.error:
-        _count(tx, failure, row)
+        _count(tx, failure, row, facts)
     else:
         written |= {"entry": None, "reason": None, "error": None}
     recorded = tx.run(
@@ -271,7 +276,24 @@ def _as_deferred(deferral: Deferral) -> dict[str, Any]:
     }
 
 
-def _as_written(failure: Failure, delay: timedelta) -> dict[str, Any]:
+class _Facts(NamedTuple):
+    """What a failure adds to its group: the release, its own fingerprint and its tags."""
+
+    release: str
+    #: "": the default fingerprint.
+    group: str
+    tags: list[Tag]
+
+
+def _facts(tx: Transaction, failure: Failure, row: _LeasedRow) -> _Facts:
+    release = current_release() if failure.release is None else cut_release(failure.release)
+    group = ""
+    if failure.fingerprint:
+        group = custom_fingerprints.admit(tx, row.name, storable_text(failure.fingerprint))
+    return _Facts(release, group, clean_tags(failure.tags) if failure.tags else [])
+
+
+def _as_written(failure: Failure, delay: timedelta, facts: _Facts) -> dict[str, Any]:
     """Return what the statement `fail` writes. UNREGISTERED leaves no entry in the history."""
     reason = FailureReason.read(failure.reason)
     error = storable_text(failure.error)
@@ -283,6 +305,8 @@ def _as_written(failure: Failure, delay: timedelta) -> dict[str, Any]:
         for key in ("traceback", "exception", "frame"):
             if text := getattr(failure, key):
                 entry[key] = storable_text(text)
+        # Only what is known: most rows stay as small as they are.
+        entry |= {key: value for key, value in facts._asdict().items() if value}
     return {
         "reason": int(reason),
         "error": error,
@@ -294,13 +318,23 @@ def _as_written(failure: Failure, delay: timedelta) -> dict[str, Any]:
     }
 
 
-def _count(tx: Transaction, failure: Failure, row: _LeasedRow) -> None:
+def _count(tx: Transaction, failure: Failure, row: _LeasedRow, facts: _Facts) -> None:
     reason = FailureReason.read(failure.reason)
     if reason is FailureReason.UNREGISTERED:
         tx.counts.add(CounterKey(row.queue_id, row.name, row.kind), "deferred")
-    else:
-        key = CounterKey(row.queue_id, row.name, row.kind, int(reason))
-        tx.counts.add(key, "failed", seconds=failure.seconds)
+        return
+    key = CounterKey(row.queue_id, row.name, row.kind, int(reason))
+    tx.counts.add(key, "failed", seconds=failure.seconds)
+    # As a death reads them from the history.
+    cause, group = cause_and_group(
+        row.name,
+        reason,
+        storable_text(failure.exception),
+        storable_text(failure.frame),
+        error=storable_text(failure.error),
+        custom=facts.group,
+    )
+    tx.groups.add_failure(GroupKey(group, row.queue_id, facts.release), cause, facts.tags)
 
 
 def _announce(

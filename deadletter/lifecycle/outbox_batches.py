@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from .. import crash_points, signals, sql
+from ..application_release import current_release
 from ..durations import LATEST
 from ..error_details import HISTORY_LIMIT
 from ..fingerprints import cause_of, fingerprint
@@ -22,6 +23,7 @@ from ..status import FailureReason, Status
 from ..text import storable_text
 from .archives import is_archived
 from .counters import CounterKey
+from .group_changes import GroupCause, GroupKey
 from .outbox import lane_of
 from .pauses import LaneKey, hold_paused
 from .quarantine import Poisoning
@@ -137,6 +139,7 @@ def settle_batch(
         item = _RefusedEvent(row, refusal, row.attempts + 1)
         key = CounterKey(outbox_name(broker.name), row.topic, _EVENT, int(refusal.reason))
         tx.counts.add(key, "failed")
+        tx.groups.add_failure(_group_key(broker, item), item.described)
         limit = broker.max_attempts
         if refusal.is_permanent or (limit is not None and item.attempts >= limit):
             dying.append(item)
@@ -316,6 +319,15 @@ class _RefusedEvent(NamedTuple):
     def group(self) -> str:
         return fingerprint(self.row.topic, self.cause)
 
+    @property
+    def described(self) -> GroupCause:
+        error = storable_text(self.refusal.text)
+        return GroupCause(self.row.topic, self.cause, "", self.refusal.reason, error)
+
+
+def _group_key(broker: Broker, item: _RefusedEvent) -> GroupKey:
+    return GroupKey(item.group, outbox_name(broker.name), current_release())
+
 
 def _quarantine(
     tx: Transaction, broker: Broker, dying: Sequence[_RefusedEvent], *, by: str
@@ -340,6 +352,7 @@ def _quarantine(
     for item in dying:
         key = CounterKey(outbox_name(broker.name), item.row.topic, _EVENT)
         tx.counts.add(key, "poisoned")
+        tx.groups.add_death(_group_key(broker, item), item.described)
     # For the audit trail of messages that were retried before.
     groups = [{"id": item.message_id, "fingerprint": item.dying.group} for item in dead]
     tx.run("mark_deaths", ids=sorted(item.message_id for item in dead), rows=json.dumps(groups))
@@ -373,6 +386,7 @@ def _columns(now: datetime, broker: Broker, item: _DeadEvent, *, by: str) -> dic
         "history": _history(now, item.dying, by=by),
         "fingerprint": item.dying.group,
         "cause": item.dying.cause,
+        "release": current_release(),
     }
 
 
@@ -384,6 +398,8 @@ def _history(now: datetime, item: _RefusedEvent, *, by: str) -> list[Mapping[str
         "reason": int(item.refusal.reason),
         "error": storable_text(item.refusal.text),
     }
+    if release := current_release():
+        entry["release"] = release
     return [*_known_history(item.row)[-HISTORY_LIMIT + 1 :], entry]
 
 

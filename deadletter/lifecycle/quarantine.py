@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .. import crash_points, signals
+from ..application_release import cut_release
 from ..error_details import HISTORY_LIMIT
 from ..failure_policy import PolicyInForce
-from ..fingerprints import cause_of, fingerprint
+from ..fingerprints import is_fingerprint
 from ..logs import event, flush
-from ..models import Kind, OnPoison, ResultOutcome, StreamPolicy
+from ..message_tags import Tag, clean_tags
+from ..models import Kind, OnPoison, ResultOutcome, StreamPolicy, WorkerProcess
 from ..status import FailureReason
 from ..text import storable_text
 from . import results, streams
 from .counters import CounterKey
+from .group_changes import GroupCause, GroupKey, cause_and_group
 from .instances import on_death
 from .transaction import Stream, Transaction
 
@@ -108,13 +111,16 @@ def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> d
         ids = [item.id for item in discarded if item.row.kind == Kind.TASK]
         results.keep_results_of_messages(tx, ids, outcome=ResultOutcome.REMOVED)
     moved = by_destination.pop(OnPoison.DEAD_QUEUE, [])
+    tagged: list[tuple[int, _Dying]] = []
     if moved:
-        tx.run(
+        copies = tx.run(
             "move_to_dead_queue",
             by=by,
             ids=[item.id for item in moved],
             rows=json.dumps({item.id: item.dead_queue_columns() for item in moved}),
         )
+        by_id = {item.id: item for item in moved}
+        tagged = [(id, by_id[source_id]) for id, source_id in copies]
     records = [item for rest in by_destination.values() for item in rest]
     if records:
         tx.run(
@@ -123,6 +129,8 @@ def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> d
             ids=[item.id for item in records],
             rows=json.dumps({item.id: item.record_columns() for item in records}),
         )
+        tagged += [(item.id, item) for item in records]
+    _write_tags(tx, tagged)
     of_instances = [
         item.as_dead_message(item.row.instance) for item in dying if item.row.instance is not None
     ]
@@ -136,6 +144,7 @@ def quarantine(tx: Transaction, deaths: Sequence[MessageDeath], *, by: str) -> d
         # A message in a dead queue died when it was moved there: one death, counted once.
         if not item.row.is_moved:
             tx.counts.add(CounterKey(item.row.queue, item.row.name, item.row.kind), "poisoned")
+            tx.groups.add_death(GroupKey(item.group, item.row.queue_id, item.release), item.cause)
     poisonings = {item.id: item.poisoning() for item in dying}
     # For the audit trail of messages that were retried before.
     groups = [{"id": item.id, "fingerprint": item.group} for item in dying]
@@ -157,6 +166,10 @@ class _DyingRow(NamedTuple):
     #: Of the last attempt in the history, which may be damaged.
     exception: Any
     frame: Any
+    #: The fingerprint that the application gave it, the release, and the tags, as JSON.
+    custom_group: Any
+    release: Any
+    tags: Any
     #: Its last lease ran out unreported.
     is_lost: bool
     worker: str | None
@@ -176,6 +189,7 @@ class _DyingRow(NamedTuple):
     first_group: str | None
     first_exception: Any
     first_frame: Any
+    first_release: Any
 
 
 @dataclass(frozen=True)
@@ -199,6 +213,14 @@ class _Dying:
     group: str
     exception: str
     frame: str
+    release: str
+    tags: list[Tag]
+
+    @property
+    def cause(self) -> GroupCause:
+        reason = self.last_reason or self.death.reason
+        error = self.error or self.verdict
+        return GroupCause(self.row.name, self.exception, self.frame, reason, error)
 
     def record_columns(self) -> dict[str, Any]:
         """Return the columns of the poison record that are not those of the message."""
@@ -209,6 +231,7 @@ class _Dying:
             "fingerprint": self.group,
             "exception": self.exception,
             "frame": self.frame,
+            "release": self.release,
             "attempts": self.attempts,
             "max_attempts": self.limit,
             "halts": self.stream is not None and self.row.stream_policy == StreamPolicy.HALT,
@@ -233,6 +256,8 @@ class _Dying:
                 "fingerprint": self.group,
                 "exception": self.exception,
                 "frame": self.frame,
+                # A death without a release stays as it was.
+                **({"release": self.release} if self.release else {}),
             },
         }
 
@@ -279,9 +304,12 @@ def _read(tx: Transaction, deaths: Mapping[int, MessageDeath]) -> list[_Dying]:
     if lost:
         ids = sorted(row.id for row in lost)
         tx.run("record_expired_leases", ids=ids, history_limit=HISTORY_LIMIT)
+    releases = releases_of_workers(tx, {row.worker for row in lost if row.worker})
     for row in lost:
         key = CounterKey(row.queue, row.name, row.kind, int(FailureReason.WORKER_LOST))
         tx.counts.add(key, "failed")
+        release = releases.get(row.worker or "", "")
+        count_lost(tx, row.queue_id, row.name, release=release, worker=row.worker or "")
     for row in rows:
         if row.on_poison == "broken":
             event(
@@ -293,10 +321,40 @@ def _read(tx: Transaction, deaths: Mapping[int, MessageDeath]) -> list[_Dying]:
                 name=row.name,
                 message_id=row.id,
             )
-    return [_describe(row, deaths[row.id]) for row in rows]
+    return [_describe(row, deaths[row.id], releases) for row in rows]
 
 
-def _describe(row: _DyingRow, death: MessageDeath) -> _Dying:
+def releases_of_workers(tx: Transaction, names: Collection[str]) -> dict[str, str]:
+    """Return the releases of workers whose rows are there, by name: for those that were lost."""
+    if not names:
+        return {}
+    rows = WorkerProcess.objects.using(tx.using).filter(name__in=sorted(names)).order_by("name")
+    return dict(rows.values_list("name", "release"))
+
+
+def count_lost(tx: Transaction, queue: int | str, name: str, *, release: str, worker: str) -> None:
+    """Add the failure of an attempt whose worker was lost to its group."""
+    error = _lost_text(worker)
+    cause, group = cause_and_group(name, FailureReason.WORKER_LOST, "", "", error=error)
+    tx.groups.add_failure(GroupKey(group, queue, release), cause)
+
+
+def _lost_text(worker: str | None) -> str:
+    return f"worker {worker} did not report before its lease ran out"
+
+
+def _write_tags(tx: Transaction, dead: Iterable[tuple[int, _Dying]]) -> None:
+    """Remember the tags of dead messages, given with the ids that they have now."""
+    rows = [
+        {"message_id": id, "key": key, "value": value}
+        for id, item in dead
+        for key, value in item.tags
+    ]
+    if rows:
+        tx.run("insert_message_tags", rows=json.dumps(rows))
+
+
+def _describe(row: _DyingRow, death: MessageDeath, releases: Mapping[str, str]) -> _Dying:
     """Work out what the record of a death says."""
     attempts = row.attempts if death.attempts is None else death.attempts
     limit = row.max_attempts if death.max_attempts is None else death.max_attempts
@@ -305,18 +363,28 @@ def _describe(row: _DyingRow, death: MessageDeath) -> _Dying:
     shown = "unlimited" if limit is None else max(limit, 1)
     if row.is_lost:
         last_reason: FailureReason | None = FailureReason.WORKER_LOST
-        error: str | None = f"worker {row.worker} did not report before its lease ran out"
-        exception = frame = ""
+        error: str | None = _lost_text(row.worker)
+        exception = frame = custom = ""
+        release, tags = releases.get(row.worker or "", ""), []
     else:
         last_reason = FailureReason.read(row.failure_reason) if row.failure_reason else None
         error, exception, frame = row.error, _text(row.exception), _text(row.frame)
+        custom = row.custom_group if is_fingerprint(row.custom_group) else ""
+        release, tags = cut_release(row.release), clean_tags(row.tags)
     if row.first_group is not None:
         group = row.first_group
         exception, frame = _text(row.first_exception), _text(row.first_frame)
+        release = cut_release(row.first_release)
     else:
-        cause = cause_of(last_reason or death.reason, exception)
-        group = fingerprint(row.name, cause, frame)
-        exception, frame = storable_text(cause)[:200], storable_text(frame)[:300]
+        cause, group = cause_and_group(
+            row.name,
+            last_reason or death.reason,
+            exception,
+            frame,
+            error=error,
+            custom=custom,
+        )
+        exception, frame = cause.exception, cause.frame
     return _Dying(
         row,
         death,
@@ -334,6 +402,8 @@ def _describe(row: _DyingRow, death: MessageDeath) -> _Dying:
         group=group,
         exception=exception,
         frame=frame,
+        release=release,
+        tags=tags,
     )
 
 

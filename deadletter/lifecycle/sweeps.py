@@ -2,7 +2,7 @@
 Sweep: periodic maintenance of the tables.
 
 Quarantines expired messages, deletes what is past its retention, repairs stranded streams, marks
-stuck instances and folds the counters.
+stuck instances, and folds the counters and the failure groups.
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ from ..exceptions import LockNotAvailable
 from ..logs import event
 from ..models import AuditEntry, Kind, PoisonRecord, Queue, Span, WorkerDeath
 from ..status import FailureReason
-from . import archives, inboxes, locks, results, retry_outcomes, streams
+from . import (
+    archives,
+    group_retention,
+    group_states,
+    inboxes,
+    locks,
+    results,
+    retry_outcomes,
+    streams,
+)
 from .counters import CounterKey
+from .groups import fold_all_groups
 from .instances import retention, stuck
 from .outbox_batches import free_stranded_keys
 from .policy_edits import wake_released
@@ -64,6 +74,8 @@ class Sweep:
     archive: int = 0
     #: Rows of counters that were folded into larger spans of time, or deleted.
     folded: int = field(default=0, compare=False)
+    #: Failure groups past their retention that were deleted.
+    groups: int = field(default=0, compare=False)
 
 
 def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
@@ -76,8 +88,13 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
     _try(_recover_queues, using)
     _try(free_stranded_keys, using)
     _until_nothing_is_left(_delete_worker_deaths, using)
+    expired = _until_nothing_is_left(lambda tx: _expire(tx, by), using)
+    fold_all_groups(using=using)
+    _until_nothing_is_left(group_states.end_mutes, using)
+    _until_nothing_is_left(lambda tx: group_retention.delete_old_hours(tx, limit=CHUNK), using)
+    _until_nothing_is_left(lambda tx: group_retention.delete_old_tags(tx, limit=CHUNK), using)
     return Sweep(
-        expired=_until_nothing_is_left(lambda tx: _expire(tx, by), using),
+        expired=expired,
         forgotten=_until_nothing_is_left(_delete_old_poison, using),
         repaired=_try(_repair_streams, using),
         followed=_until_nothing_is_left(lambda tx: retry_outcomes.close(tx, limit=CHUNK), using),
@@ -92,6 +109,9 @@ def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
             lambda tx: archives.delete_old_archive(tx, limit=CHUNK), using
         ),
         folded=_until_nothing_is_left(_fold_counters, using),
+        groups=_until_nothing_is_left(
+            lambda tx: group_retention.delete_old_groups(tx, limit=CHUNK), using
+        ),
     )
 
 

@@ -25,6 +25,7 @@ from ..exceptions import LockNotAvailable
 from ..models import primary_alias
 from ..sql import planner, prepared_statements
 from .counters import Counts
+from .group_changes import GroupChanges
 
 T = TypeVar("T")
 Stream = tuple[int, str]
@@ -59,6 +60,7 @@ class Transaction:
     #: It contains no work of the caller, so it may be repeated.
     is_own: bool = False
     counts: Counts = field(default_factory=Counts)
+    groups: GroupChanges = field(default_factory=GroupChanges)
     #: Seconds a statement waits for a lock.
     wait: float = LOCK_WAIT
 
@@ -120,7 +122,7 @@ class Transaction:
         """
         if self.is_sqlite:
             return work(self)
-        part = replace(self, counts=Counts(), wait=min(self.wait, TRY_WAIT))
+        part = replace(self, counts=Counts(), groups=GroupChanges(), wait=min(self.wait, TRY_WAIT))
         try:
             with transaction.atomic(using=self.using):
                 before: dict[str, str] = {}
@@ -136,6 +138,7 @@ class Transaction:
                 raise LockNotAvailable from error
             raise
         self.counts.absorb(part.counts)
+        self.groups.absorb(part.groups)
         return result
 
 
@@ -179,6 +182,7 @@ def in_transaction(
                     tx.after_commit(lambda: crash_points.reach("transaction.committed"))
                 result = work(tx)
                 tx.counts.write(connection, moment)
+                tx.groups.write(connection, moment, keep=not nested)
                 crash_points.reach("transaction.committing")
                 if before and not is_last:
                     planner.configure(connection, before)

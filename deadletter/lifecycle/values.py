@@ -342,6 +342,12 @@ class Failure:
     policy: Policy | None = field(default=None, repr=False)
     #: The version of a flow that is not registered.
     version: str | None = None
+    #: What the application says makes failures of this name the same; "": the default fingerprint.
+    fingerprint: str = ""
+    #: Keys and values of the payload that the handler names as tags.
+    tags: Sequence[tuple[str, str]] = ()
+    #: The release of the application that failed; None: that of this process.
+    release: str | None = None
 
 
 @dataclass(frozen=True)

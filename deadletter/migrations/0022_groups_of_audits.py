@@ -10,7 +10,7 @@ class Migration(migrations.Migration):
     atomic = False
 
     dependencies = [
-        ("deadletter", "0020_failure_groups"),
+        ("deadletter", "0021_releases"),
     ]
 
     operations = [

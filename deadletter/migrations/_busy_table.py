@@ -20,7 +20,7 @@ _NOT_AVAILABLE = "55P03"
 
 class AddColumns(Operation):
     """
-    Add nullable columns without a default to one table.
+    Add columns to one table that are nullable, or have a constant default in the database.
 
     On PostgreSQL in one statement, which changes the catalogue alone and waits half a second at
     most for its lock, again and again. A column that is there already is left as it is: the
@@ -54,13 +54,22 @@ class AddColumns(Operation):
             there = _columns(schema_editor, model._meta.db_table)
             with transaction.atomic(schema_editor.connection.alias):
                 for field in fields:
-                    if field.column not in there:
+                    if field.column in there:
+                        continue
+                    if field.null:
                         schema_editor.add_field(before, field)
+                    else:
+                        # add_field would write every row again.
+                        table = schema_editor.quote_name(model._meta.db_table)
+                        column = _with_default(schema_editor, field)
+                        schema_editor.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
             return
         quote = schema_editor.quote_name
         columns = ", ".join(
             f"ADD COLUMN IF NOT EXISTS {quote(field.column)} "
             f"{field.db_type(schema_editor.connection)} NULL"
+            if field.null
+            else f"ADD COLUMN IF NOT EXISTS {_with_default(schema_editor, field)}"
             for field in fields
         )
         execute_patiently(schema_editor, f"ALTER TABLE {quote(model._meta.db_table)} {columns}")
@@ -94,6 +103,17 @@ class AddColumns(Operation):
     @property
     def migration_name_fragment(self) -> str:
         return f"{self.model_name}_columns"
+
+
+def _with_default(schema_editor: BaseDatabaseSchemaEditor, field: Any) -> str:
+    """Return the definition of a column whose default is a constant of the database."""
+    default = field.db_default
+    if isinstance(default, models.Value):
+        default = default.value
+    if default is models.NOT_PROVIDED or isinstance(default, models.Expression):
+        raise TypeError(f"{field.name} is not nullable and has no constant default")
+    name, kind = schema_editor.quote_name(field.column), field.db_type(schema_editor.connection)
+    return f"{name} {kind} DEFAULT {schema_editor.quote_value(default)} NOT NULL"
 
 
 class _Indexes(Operation):

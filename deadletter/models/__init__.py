@@ -7,6 +7,8 @@ from .audit import Act, AuditedMessage, AuditEntry, BulkJob
 from .count import NO_REASON, Count, Span
 from .fields import Damaged
 from .group import (
+    ERROR_LIMIT,
+    OPEN_STATES,
     ApplicationRelease,
     FailureGroup,
     GroupChange,
@@ -41,7 +43,9 @@ from .schedule import MissedRuns, Overlap, RunOutcome, Schedule, ScheduleRun, Se
 from .worker import UNTIL_RESET, Breaker, WorkerDeath, WorkerProcess
 
 __all__ = [
+    "ERROR_LIMIT",
     "NO_REASON",
+    "OPEN_STATES",
     "UNTIL_RESET",
     "Act",
     "Alert",

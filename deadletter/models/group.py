@@ -84,9 +84,7 @@ class FailureGroup(models.Model):
     #: The fingerprint of the group that this one is shown in; "": it stands for itself.
     merged_into = models.CharField(_("merged into"), max_length=16, blank=True, default="")
 
-    objects: ClassVar[FailureGroupQuerySet] = (  # type: ignore[assignment]
-        FailureGroupQuerySet.as_manager()
-    )
+    objects: ClassVar[FailureGroupQuerySet] = FailureGroupQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
         db_table = "deadletter_group"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from ..redaction import redact, redact_history
 from .acts import Total
 from .advice import (
     Advice,
     retry_advice,
 )
-from .audit import trail
+from .audit import list_audit, trail
 from .beat_import import BeatImport, import_celery_beat
 from .breakers import BreakerReport, hold_breaker, list_breakers, reset_breaker
 from .brokers import BrokerReport, list_brokers
-from .bulk import control_job, purge, remove_matching, retry_matching, start_job
+from .bulk import control_job, get_job, list_jobs, purge, remove_matching, retry_matching, start_job
 from .dead_queues import DeadQueueFilter, find_moved, retry_dead, retry_dead_queue
 from .export import export_poison
 from .failure_groups import (
@@ -112,7 +113,6 @@ from .queues import (
     resume_matching,
     set_queue,
 )
-from .redaction import redact, redact_history
 from .results import ResultFilter, get_result, list_results
 from .schedules import (
     ScheduleDifference,
@@ -191,6 +191,7 @@ __all__ = [
     "get_failure_group",
     "get_group",
     "get_instance",
+    "get_job",
     "get_message",
     "get_poison",
     "get_result",
@@ -201,12 +202,14 @@ __all__ = [
     "import_celery_beat",
     "import_messages",
     "link_ticket",
+    "list_audit",
     "list_breakers",
     "list_brokers",
     "list_failure_groups",
     "list_group_acts",
     "list_groups",
     "list_instances",
+    "list_jobs",
     "list_messages",
     "list_pauses",
     "list_poison",

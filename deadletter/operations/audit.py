@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.db.models import F
 
 from ..lifecycle.transaction import Transaction
 from ..models import Act, AuditedMessage, AuditEntry, PoisonRecord, primary_alias
-from ..text import storable_text
-from .retry_outcomes import settle_rows
+from ..text import short_repr, storable_text
+from .filter_values import check_text
+from .retry_outcomes import attach_outcomes, settle_rows
 
 #: Ids kept in the entry itself. The messages that an act touched have rows of their own.
 _IDS = 1_000
@@ -86,6 +88,38 @@ def person(by: str | None) -> str:
 def of_ids(ids: Sequence[int]) -> dict[str, Any]:
     """Return a selection by ids as the audit entry keeps it."""
     return {"ids": list(ids[:_IDS]), "count": len(ids)}
+
+
+def list_audit(
+    *,
+    act: str | None = None,
+    by: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = 50,
+    using: str | None = None,
+) -> list[AuditEntry]:
+    """
+    List what people did, the latest first, with the outcomes of retries; no payloads are read.
+
+    Raises ValueError, naming the field, for a value that no entry can have.
+    """
+    alias = primary_alias(using)
+    rows = AuditEntry.objects.using(alias).defer(*AuditEntry.LARGE)
+    if act is not None:
+        if act not in Act.values:
+            raise ValueError(f"act: {short_repr(act)} is none of {', '.join(Act.values)}")
+        rows = rows.filter(act=act)
+    if by is not None:
+        check_text("by", by)
+        rows = rows.filter(by=by)
+    if since is not None:
+        rows = rows.filter(at__gte=since)
+    if until is not None:
+        rows = rows.filter(at__lt=until)
+    found = list(rows.order_by("-pk")[:limit])
+    attach_outcomes(found, using=alias)
+    return found
 
 
 def trail(message_id: int, *, using: str | None = None) -> list[AuditedMessage]:

@@ -27,6 +27,8 @@ from .queues import require_queue
 #: The queue and the message name of background jobs.
 QUEUE = internal_queue.QUEUE
 NAME = "deadletter.bulk"
+#: Columns of an audit entry that may be large, as a job sees them.
+_LARGE = tuple(f"entry__{name}" for name in AuditEntry.LARGE)
 
 
 def retry_matching(
@@ -168,6 +170,23 @@ def step_job(job_id: int, *, using: str | None = None) -> bool:
         return bool(ids)
 
     return in_transaction(work, using=alias)
+
+
+def list_jobs(
+    *, state: str | None = None, limit: int = 50, using: str | None = None
+) -> list[BulkJob]:
+    """List jobs with their audit entries, the latest first."""
+    alias = primary_alias(using)
+    rows = BulkJob.objects.using(alias).select_related("entry").defer(*_LARGE)
+    if state is not None:
+        rows = rows.filter(state=BulkJob.State(state))
+    return list(rows.order_by("-pk")[:limit])
+
+
+def get_job(job_id: int, *, using: str | None = None) -> BulkJob | None:
+    """Return one job with its audit entry, or None."""
+    rows = BulkJob.objects.using(primary_alias(using)).select_related("entry").defer(*_LARGE)
+    return rows.filter(pk=job_id).first()
 
 
 def control_job(

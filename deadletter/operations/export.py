@@ -10,10 +10,10 @@ from typing import Any
 
 from ..lifecycle.transaction import in_transaction
 from ..models import Act, Damaged, PoisonRecord, primary_alias
+from ..redaction import redact, redact_history
 from ..status import FailureReason
 from . import audit
 from .filters import PoisonFilter
-from .redaction import redact, redact_history
 
 #: Records read at a time; payloads make them large.
 PIECE = 200

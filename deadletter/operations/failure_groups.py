@@ -42,9 +42,9 @@ from ..models import (
     primary_alias,
 )
 from ..models.group import OPEN_STATES
+from ..redaction import redact_tag
 from ..text import short_repr
-from .filters import check_text, read_tag
-from .redaction import redact_tag
+from .filter_values import check_text, read_tag
 from .streams import HeldStream, get_stream
 
 #: Records and messages in dead queues are counted up to this limit, for each group.

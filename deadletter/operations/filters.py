@@ -13,10 +13,11 @@ from .. import clock
 from ..models import Message, MessageTag, PoisonRecord, State
 from ..models.poison import PoisonQuerySet
 from ..patterns import is_pattern
+from ..redaction import redact_tag
 from ..status import FailureReason, Status
 from ..text import short_repr
+from .filter_values import check_text, read_tag
 from .queues import matching_queues
-from .redaction import redact_tag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +173,6 @@ class MessageFilter:
         return rows.in_state(state, clock.now(using)).filter(**given)
 
 
-#: Characters of a value. SQLite refuses a LIKE pattern of more than 50,000 bytes.
-_LONGEST = 1_000
 #: Reasons of a quarantine; all others are reasons of failures.
 _VERDICTS = {FailureReason.POISON_MESSAGE, FailureReason.EXPIRED, FailureReason.OPERATOR}
 
@@ -188,27 +187,6 @@ def _read(key: str, value: Any) -> Any:
     if key == "queues":
         return _names(key, value)
     return str(value)
-
-
-def check_text(key: str, text: str) -> None:
-    """Raise ValueError, naming the key, for a text that no column can hold."""
-    if len(text) > _LONGEST:
-        raise ValueError(f"{key}: longer than {_LONGEST:,} characters")
-    if "\x00" in text:
-        raise ValueError(f"{key}: the NUL character matches nothing")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{key}: a lone surrogate matches nothing") from None
-
-
-def read_tag(text: str) -> tuple[str, str]:
-    """Read "customer.id=1041" as key and value. Raises ValueError."""
-    check_text("tag", text)
-    key, sign, value = text.partition("=")
-    if not (sign and key and value):
-        raise ValueError(f"tag: expected key=value, got {short_repr(text)}")
-    return key, value
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from ..models.group import OPEN_STATES, RELEASE_LIMIT
 from ..text import short_repr, storable_text
 from . import audit
 from .failure_groups import MOST_MERGED
-from .filters import check_text
+from .filter_values import check_text
 
 #: Groups of one act.
 MOST = 1_000
@@ -117,7 +117,7 @@ def mute_group(
         if row.state == GroupState.RESOLVED:
             return _refusal(RefusalReason.GROUP_RESOLVED, row)
         end = at.detail.get("until")
-        goal = None if grows_by is None else row.failures + grows_by
+        goal = None if grows_by is None else _failures_of(row, at.tx) + grows_by
         before = _state_before_mute(row, at)
         found = _set_state(row, GroupState.MUTED, at, was=before)
         row.muted_until, row.muted_until_failures = end, goal
@@ -551,6 +551,12 @@ def _state_before_mute(row: FailureGroup, at: _Moment) -> str:
     last = events.order_by("-pk").first()
     was = last.detail.get("was") if last is not None and isinstance(last.detail, dict) else None
     return str(was) if was in OPEN_STATES else str(GroupState.NEW)
+
+
+def _failures_of(row: FailureGroup, tx: Transaction) -> int:
+    """Return the failures of a group and of those merged into it, as the end of a mute does."""
+    merged = FailureGroup.objects.using(tx.using).filter(merged_into=row.fingerprint)
+    return row.failures + sum(merged.values_list("failures", flat=True))
 
 
 def _refusal(reason: RefusalReason, row: FailureGroup) -> Refusal:

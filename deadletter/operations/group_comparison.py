@@ -15,9 +15,9 @@ from typing import Any
 from django.db.models.functions import Coalesce, Length
 
 from ..models import Damaged, Message, PoisonRecord, primary_alias
+from ..redaction import HIDDEN, redact
 from ..status import FailureReason
 from .failure_groups import as_rows, find_main
-from .redaction import HIDDEN, redact
 
 #: Messages that are compared: the latest deaths.
 SAMPLE = 200
@@ -77,7 +77,7 @@ def compare_records(
     if row is None:
         return Comparison(sampled=0)
     (group,) = as_rows([row], using=alias)
-    look = _Look()
+    look = _PathCounts()
     for model, order in ((PoisonRecord, "-poisoned_at"), (Message, "-died_at")):
         ids, large = _choose(model, order, group.fingerprints, look, alias, payloads=payloads)
         look.too_large += large
@@ -87,7 +87,7 @@ def compare_records(
 
 
 @dataclass
-class _Look:
+class _PathCounts:
     """Adds up the paths of messages."""
 
     sampled: int = 0
@@ -118,7 +118,8 @@ class _Look:
         self.hidden |= found.hidden
 
     def result(self) -> Comparison:
-        shared, varying = [], []
+        shared: list[ComparedPath] = []
+        varying: list[ComparedPath] = []
         for (source, path), counts in self.values.items():
             if (source, path) in self.hidden:
                 continue  # hidden in some of them: the others could be guessed
@@ -198,7 +199,7 @@ def _choose(
     model: Any,
     order: str,
     fingerprints: Collection[str],
-    look: _Look,
+    look: _PathCounts,
     alias: str,
     *,
     payloads: bool,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import F
+
 from ..models import FailureGroup, GroupTag, MessageTag, PoisonRecord, primary_alias
+from ..redaction import redact_tag
 from .failure_groups import FailureGroupRow, as_rows
-from .filters import read_tag
-from .redaction import redact_tag
+from .filter_values import read_tag
 
 #: Groups that a page of a tag shows, and records that it counts.
 GROUPS, COUNTED = 100, 10_000
@@ -49,12 +51,10 @@ def tag_page(key: str, value: str, *, using: str | None = None) -> TagPage:
         return TagPage(key=key, value=value, is_hidden=True)
     alias = primary_alias(using)
     tags = GroupTag.objects.using(alias).filter(key=key, value=value)
-    counts = {
-        fingerprint: (failures, last_at)
-        for fingerprint, failures, last_at in tags.order_by("-last_at", "fingerprint").values_list(
-            "fingerprint", "failures", "last_at"
-        )[: GROUPS * 10]
-    }
+    # Under another name, so that it is not sorted by what is selected.
+    ends = tags.order_by("-last_at", "fingerprint").annotate(end=F("last_at"))
+    found = ends.values_list("fingerprint", "failures", "end")[: GROUPS * 10]
+    counts = {fingerprint: (failures, end) for fingerprint, failures, end in found}
     rows = FailureGroup.objects.using(alias).filter(fingerprint__in=list(counts))
     mains = {one: main or one for one, main in rows.values_list("fingerprint", "merged_into")}
     numbers: dict[str, int] = {}
@@ -64,8 +64,8 @@ def tag_page(key: str, value: str, *, using: str | None = None) -> TagPage:
         numbers[main] = numbers.get(main, 0) + failures
         latest[main] = max(latest.get(main, last_at), last_at)
     chosen = sorted(numbers, key=lambda one: (latest[one], one), reverse=True)
-    found = FailureGroup.objects.using(alias).filter(fingerprint__in=chosen[:GROUPS])
-    shown = {row.fingerprint: row for row in as_rows(list(found), using=alias)}
+    listed = FailureGroup.objects.using(alias).filter(fingerprint__in=chosen[:GROUPS])
+    shown = {row.fingerprint: row for row in as_rows(list(listed), using=alias)}
     marked = MessageTag.objects.using(alias).filter(key=key, value=value)
     records = PoisonRecord.objects.using(alias).filter(message_id__in=marked.values("message_id"))
     return TagPage(

@@ -17,8 +17,9 @@ from ..conf import get_settings
 from ..durations import Duration, as_timedelta
 from ..lifecycle.levels import oldest_due, read_levels, to_be_served
 from ..lifecycle.values import Level
-from ..models import Message, PoisonRecord, WorkerProcess, primary_alias
+from ..models import Breaker, Message, PoisonRecord, WorkerProcess, primary_alias
 from ..patterns import ServedQueues
+from .breakers import state_of
 from .brokers import list_brokers
 from .deadline import within
 
@@ -26,6 +27,8 @@ from .deadline import within
 COUNTED = 1_000
 #: The highest limit: every counted row is read.
 MOST = 10_000
+#: Breakers that are read, and names that a warning lists.
+_BREAKERS, _NAMED = 500, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +53,34 @@ class BrokerHealth:
     paused: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class BreakerHealth:
+    """An open circuit breaker."""
+
+    name: str
+    #: "held" by a person, or "open" because its handler keeps failing.
+    state: str
+    #: Seconds since it was opened or held.
+    open_for: float
+
+
 @dataclass
 class Health:
     """The result of a health check. `problems` are sentences; healthy means there are none."""
 
     problems: list[str] = field(default_factory=list)
+    #: Sentences about what a person must look at and a restarted process does not change.
+    warnings: list[str] = field(default_factory=list)
     #: Names of the live workers.
     workers: list[str] = field(default_factory=list)
     #: The queues with due messages, by name.
     queues: list[QueueHealth] = field(default_factory=list)
     #: The brokers of the outbox, by name.
     brokers: list[BrokerHealth] = field(default_factory=list)
+    #: The open circuit breakers, by name.
+    breakers: list[BreakerHealth] = field(default_factory=list)
+    #: Streams that a poison record halts; `COUNTED` plus one means that there are more.
+    halted_streams: int = 0
     #: Dead letters of the window; `COUNTED` or the limit, plus one, means that there are more.
     poison: int = 0
     #: Whether the database answered.
@@ -85,6 +105,7 @@ def health(
     worker: str | None = None,
     host: str | None = None,
     timeout: Duration | None = None,
+    strict: bool = False,
     using: str | None = None,
 ) -> Health:
     """
@@ -95,6 +116,9 @@ def health(
     longer; with `max_poison`, more poison records than that in the last `window`; a broker that
     accepts nothing, or whose messages no relay publishes. With `worker` or `host` only the workers
     of that name or host are checked.
+
+    Open circuit breakers and halted streams are warnings: a probe that fails would restart workers,
+    which changes neither. With `strict`, for a monitor that calls a person, they are problems.
 
     The cost is a few index reads, however many rows there are. With `timeout` there is an answer
     within that time, also if the database gives none; an unreachable database raises nothing.
@@ -113,9 +137,12 @@ def health(
         raise ValueError(f"max_poison: must be between 0 and {MOST:,}, got {max_poison}")
     limit = None if timeout is None else as_timedelta(timeout, field="timeout").total_seconds()
     try:
-        return (
+        found = (
             _answer(asked, None) if limit is None else within(limit, lambda: _answer(asked, limit))
         )
+        if strict:
+            found.problems += found.warnings
+        return found
     except TimeoutError:
         problem = f"the database {asked.alias!r} did not answer within {limit:g} s"
     except DatabaseError as error:
@@ -154,6 +181,8 @@ def _answer(asked: _Question, seconds: float | None) -> Health:
             _check_queues(asked, now, found, served, levels)
             _check_poison(asked, now, found, levels)
             _check_brokers(asked, now, found)
+            _check_breakers(asked, now, found)
+            _check_streams(asked, found)
         return found
 
 
@@ -269,3 +298,38 @@ def _check_brokers(asked: _Question, now: datetime, found: Health) -> None:
                 f"outbox of broker {broker.name}: a message has waited for {waited:.0f} s "
                 f"(more than {asked.max_wait.total_seconds():g})"
             )
+
+
+def _check_breakers(asked: _Question, now: datetime, found: Health) -> None:
+    """Name the open circuit breakers; one whose next message is tried is not open."""
+    rows = Breaker.objects.using(asked.alias).open(now).order_by("name")
+    for row in rows[:_BREAKERS]:
+        found.breakers.append(
+            BreakerHealth(
+                name=row.name,
+                state=state_of(row, now),
+                open_for=max(0.0, (now - row.opened_at).total_seconds()),
+            )
+        )
+    for state, text in (
+        ("open", "circuit breaker open, its handler keeps failing: "),
+        ("held", "messages held by a person: "),
+    ):
+        names = [one.name for one in found.breakers if one.state == state]
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            found.warnings.append(f"{text}{', '.join(names[:_NAMED])}{more}")
+
+
+def _check_streams(asked: _Question, found: Health) -> None:
+    """Count the halted streams, up to the limit, in the order of the index of halting records."""
+    halting = PoisonRecord.objects.using(asked.alias).halting()
+    pairs = halting.order_by("queue", "stream").values("queue", "stream").distinct()
+    found.halted_streams = len(pairs[: COUNTED + 1])
+    if found.halted_streams:
+        number = str(found.halted_streams)
+        if found.halted_streams > COUNTED:
+            number = f"more than {COUNTED:,}"
+        found.warnings.append(
+            f"{number} stream(s) halted by poison records; see `manage.py deadletter streams`"
+        )

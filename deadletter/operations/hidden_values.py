@@ -15,7 +15,7 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 from ..exceptions import PayloadRejected
-from .redaction import HIDDEN, redact
+from ..redaction import HIDDEN, redact
 
 
 class HiddenValueMoved(PayloadRejected):

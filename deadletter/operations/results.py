@@ -9,7 +9,7 @@ from ..models.result import ResultQuerySet
 from ..patterns import is_pattern
 from ..tasks.task_results import read_id
 from ..text import short_repr
-from .filters import check_text
+from .filter_values import check_text
 from .queues import matching_queues
 
 

@@ -13,9 +13,9 @@ from django.db.models.functions import Length
 
 from ..models import Kind
 from ..models.fields import JSONTextField
+from ..redaction import HIDDEN, redact
 from ..tasks.calls import format_call
 from ..text import short_repr
-from .redaction import HIDDEN, redact
 
 #: Characters of a stored payload that a list decodes; of a longer one it shows only the name.
 _SHORT = 2_000

@@ -21,7 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 #: The statements to prepare, and the use of a connection from which on: a worker claims all day,
 #: but many requests send one message and end. Statements that join arrays are not among them:
 #: planned without the length of the arrays, 500 messages were compared with each other one by one.
-NAMES = {"claim": 1, "read_levels": 1, "read_levels_of": 1, "insert": 5}
+NAMES = {"claim": 1, "read_levels": 1, "read_levels_of": 1, "insert": 5, "insert_group_changes": 5}
 #: SQLSTATEs of a prepared statement that does not exist, that exists already (both: a pooler has
 #: switched to another session since the check), or whose tables were altered.
 STALE = frozenset(("26000", "42P05", "0A000"))

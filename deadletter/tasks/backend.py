@@ -17,6 +17,7 @@ from ..durations import as_timedelta
 from ..exceptions import PayloadRejected
 from ..failure_policy import read_reasons
 from ..lifecycle.publications import read_publication
+from ..message_tags import check_tag_names
 from ..payload import is_simple
 from . import calls as task_calls
 from . import execution, frameworks, lookup
@@ -270,6 +271,10 @@ def _option_problem(task: Any) -> str:
         read_publication(task.publish)
     except ValueError as error:
         return f"publish: {error}"
+    try:
+        check_tag_names(task.tags or ())
+    except ValueError as error:
+        return f"tags: {error}"
     try:
         read_reasons(task.reason_policies or {})
     except ValueError as error:

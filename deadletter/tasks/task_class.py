@@ -7,7 +7,7 @@ The class is made from the framework's own, so that `isinstance` and the framewo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from types import FunctionType
@@ -38,6 +38,7 @@ OPTIONS = (
     "expires_in",
     "keep_result",
     "publish",
+    "tags",
 )
 #: The words that `using` understands beside Django's own.
 CALL_OPTIONS = ("stream", "key", "delay", "expires_in")
@@ -95,6 +96,8 @@ def make_task_class(base: Any) -> Any:
         keep_result: Duration | None = DEFAULT
         #: A topic or a Publication: what the task returns is published.
         publish: Any = None
+        #: Arguments, or paths into them, whose values are tags of its failures.
+        tags: Sequence[str] = field(default=(), hash=False)
 
     # A name of its own in this module, so that tasks can be pickled.
     Made.__module__ = __name__
@@ -179,7 +182,8 @@ def task(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     The same as the decorator of the framework, and it takes the options of deadletter:
     max_attempts, backoff_base, backoff_cap, timeout, atomic, breaker, reason_policies, stream, key,
-    expires_in, keep_result. Under another backend (in tests, for example) those have no effect.
+    expires_in, keep_result, publish, tags. Under another backend (in tests, for example) those have
+    no effect.
     """
     for refused, instead in (("run_after", "run_after=…"), ("delay", "delay=…")):
         if refused in options:

@@ -28,6 +28,7 @@ from ..failure_policy import Policy
 from ..lifecycle import Claimed, Failure, Outcome, Scheduled
 from ..logs import crash, event, is_detailed
 from ..status import STAGE_BITS, FailureReason, Status
+from .failure_groups import own_fingerprint, tags_of
 from .registry import Handler
 
 
@@ -84,6 +85,8 @@ def _failure(
         message=message,
         raised=error,
         policy=None if handler is None else handler.policy,
+        fingerprint=own_fingerprint(error, message),
+        tags=() if handler is None else tags_of(message, handler),
     )
 
 

@@ -19,7 +19,11 @@ import deadletter
 
 from .. import clock
 from ..alerts import decide_when_due
+from ..application_release import current_release
 from ..lifecycle import sweep
+from ..lifecycle.group_adoption import adopt_groups
+from ..lifecycle.groups import fold_all_groups, fold_groups, has_changes
+from ..lifecycle.releases_seen import note_release
 from ..lifecycle.transaction import bounded
 from ..logs import crash, event
 from ..models import Message, Queue, WorkerProcess
@@ -44,6 +48,8 @@ SWEEP = 60.0
 SUMMARY = 60.0
 #: Seconds after which one of the workers sees that alerts are to be decided.
 ALERTS = 3.0
+#: Seconds between two notes that this release still runs.
+RELEASE = 60.0
 #: A pump that has not turned for so many seconds no longer counts as alive.
 STALLED = 30.0
 #: The most handlers and versions of flows that a worker's row names.
@@ -59,7 +65,12 @@ class ReplaceWorker(Protocol):
 
 
 class Housekeeper(threading.Thread):
-    """Reads queues, sends heartbeats, sweeps, shares breakers, decides alerts, fires schedules."""
+    """
+    The periodic duties, in one round after another.
+
+    Reads queues, sends heartbeats, sweeps, shares breakers, decides alerts, fires schedules, adds
+    failures to their groups.
+    """
 
     def __init__(
         self,
@@ -91,6 +102,8 @@ class Housekeeper(threading.Thread):
         self._patterns = [name for name in options.queues or () if is_pattern(name)]
         self._counted = (0, 0, 0)
         self._is_introduced = False
+        #: From which fingerprint on the dead of earlier releases are still to be adopted.
+        self._adopted: str | None = ""
         # Workers that are started together should not sweep together.
         start = monotonic()
         self._due = {
@@ -99,6 +112,7 @@ class Housekeeper(threading.Thread):
             "sweep": start + random.uniform(0, SWEEP),  # noqa: S311 - spreads, hides no secret
             "summary": start + SUMMARY,
             "alerts": start + ALERTS,
+            "release": start,
         }
 
     def refresh(self) -> None:
@@ -129,8 +143,22 @@ class Housekeeper(threading.Thread):
                     error,
                     worker=self._options.name,
                 )
+        if self._options.drain:
+            self._fold_rest()
         self._delete_row()
         connections.close_all()
+
+    def _fold_rest(self) -> None:
+        """Leave complete groups behind: after a run with --drain there may be no other worker."""
+        try:
+            fold_all_groups(using=self._options.using)
+        except DatabaseError as error:
+            crash(
+                "housekeeping_failed",
+                "worker {worker}: the last failures are not added to their groups yet",
+                error,
+                worker=self._options.name,
+            )
 
     def _round(self) -> None:
         if self._options.parent and os.getppid() != self._options.parent:
@@ -154,6 +182,15 @@ class Housekeeper(threading.Thread):
             decide_when_due(using=self._options.using)
         if not self._is_draining:
             self._scheduler.turn()
+        self._fold_groups()
+
+    def _fold_groups(self) -> None:
+        """Add failures to their groups, and once also the dead of earlier releases."""
+        using = self._options.using
+        if has_changes(using=using):
+            fold_groups(using=using)
+        if self._adopted is not None:
+            self._adopted = adopt_groups(self._adopted, using=using)
 
     def _is_due(self, duty: str, interval: float) -> bool:
         now = monotonic()
@@ -191,6 +228,7 @@ class Housekeeper(threading.Thread):
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": deadletter.__version__,
+            "release": current_release(),
             "concurrency": self._options.concurrency,
             "started_at": now,
             # Other workers defer a message beyond its limit if this one has a handler for it: see
@@ -206,6 +244,9 @@ class Housekeeper(threading.Thread):
                 create_defaults={**state, **identity},
             )
         self._is_introduced = True
+        if current_release() and self._is_due("release", RELEASE):
+            with bounded(using):
+                note_release(current_release(), now, using=using)
 
     def _drain(self, why: str, *, is_urgent: bool) -> None:
         """Ask for a replacement; once this process drains, leave its name to the replacement."""

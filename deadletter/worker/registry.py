@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -22,6 +22,7 @@ from ..instances import TIMER, Flow, Flows, flows, highest
 from ..lifecycle import Claimed
 from ..lifecycle.internal_queue import PREFIX
 from ..lifecycle.publications import Publication, read_publication
+from ..message_tags import check_tag_names
 from ..models import Kind
 from ..payload import accept
 from ..payload_types import PayloadType
@@ -64,6 +65,8 @@ class Handler:
     payload: PayloadType | None = None
     #: Where what the function returned is published; None: it is not.
     publication: Publication | None = None
+    #: Paths into the payload whose values are tags of its failures.
+    tags: tuple[str, ...] = ()
 
     @cached_property
     def is_plain(self) -> bool:
@@ -265,6 +268,7 @@ def handler(
     keep_result: Duration | None = DEFAULT,
     payload: type | None = None,
     publish: str | Publication | None = None,
+    tags: Sequence[str] = (),
 ) -> Callable[[Function], Function]:
     """
     Register a function, plain or async, for a message name.
@@ -278,6 +282,8 @@ def handler(
     checked against it when they are sent and before the handler runs, which gets an instance.
     `publish` is a topic, or a Publication: what the handler returns, unless it is None, is
     published in the transaction that completes its message.
+    `tags` are paths into the payload, such as "customer.id": failures are counted by their values,
+    and dead messages found by them.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be a message name: letters, digits and _ . : / @ + -")
@@ -297,6 +303,10 @@ def handler(
         publication = read_publication(publish)
     except ValueError as error:
         raise ValueError(f"handler {name}: publish: {error}") from None
+    try:
+        tag_names = check_tag_names(tags)
+    except ValueError as error:
+        raise ValueError(f"handler {name}: tags: {error}") from None
 
     def register(function: Function) -> Function:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -321,6 +331,7 @@ def handler(
                 keep_result=kept,
                 payload=typed,
                 publication=publication,
+                tags=tag_names,
             )
         )
         names = handler_names.setdefault(function, [])
@@ -368,6 +379,7 @@ def task_handler(task: Any) -> Handler:
         encode=execution.encoder(task),
         keep_result=option("keep_result", read_results_kept),
         publication=read_publication(getattr(task, "publish", None)),
+        tags=check_tag_names(getattr(task, "tags", None) or ()),
     )
 
 

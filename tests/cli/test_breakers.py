@@ -114,9 +114,15 @@ def test_stats_say_that_a_name_is_held_until_it_is_reset(cli, clock):
     assert cli("stats").lines[-1].split() == ["mail", "it", "is", "reset"]
 
 
-def test_health_is_not_changed_by_a_hold(cli, clock, worker):
-    before = cli("health", "--format", "json")
-
+def test_health_is_not_failed_by_a_hold_but_names_it(cli, clock, worker):
     operations.hold_breaker("mail.send")
 
-    assert cli("health", "--format", "json").json == before.json
+    found = cli("health", "--format", "json")
+    strict = cli("health", "--strict", "--format", "json")
+
+    warning = "messages held by a person: mail.send"
+    assert (found.code, found.json["problems"], found.json["warnings"]) == (0, [], [warning])
+    assert found.json["breakers"] == [{"name": "mail.send", "state": "held", "open_for": 0.0}]
+    assert cli("health").lines == ["healthy: 1 live worker(s): w1", f"- warning: {warning}"]
+    assert (strict.code, strict.json["problems"]) == (1, [warning])
+    assert cli("health", "--strict").lines == ["not healthy:", f"- {warning}"]

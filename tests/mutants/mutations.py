@@ -1862,7 +1862,7 @@ def _rest() -> Iterator[Mutation]:
         "sqlite",
         [
             python(
-                "operations/redaction.py",
+                "redaction.py",
                 "return bool(_hidden(value, words, depth + 1) != value)",
                 "return False",
             )

@@ -27,7 +27,7 @@ from .actions import ACTS, AT_ONCE
 from .filters import (
     AttemptsFilter,
     FailureReasonFilter,
-    GroupFilter,
+    FingerprintFilter,
     MessageStateFilter,
     is_dead_list,
     with_deaths,
@@ -71,7 +71,7 @@ class MessageAdmin(ReadOnlyAdmin):
         QueueFilter,
         FailureReasonFilter,
         AttemptsFilter,
-        GroupFilter,
+        FingerprintFilter,
     )
     ordering = ("-id",)
     search_fields = ("id", "stream", "key", "instance")

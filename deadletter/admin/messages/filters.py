@@ -144,7 +144,7 @@ class FailureReasonFilter(admin.SimpleListFilter):
         return rows if "state" in request.GET else _of_late(rows)
 
 
-class GroupFilter(admin.SimpleListFilter):
+class FingerprintFilter(admin.SimpleListFilter):
     """Filters dead queues by cause of death. Links lead to it; it offers no choices."""
 
     title = _("cause of death")

@@ -12,8 +12,10 @@ from django.db.utils import Error as DatabaseError
 
 from ...cli import (
     alerts,
+    audits,
     breakers,
     candidates,
+    groups,
     health,
     instances,
     lists,
@@ -39,6 +41,8 @@ from ...text import terminal_line
 PARTS = (
     ("send", send.HELP, send.add, send.run),
     ("list", lists.HELP, lists.add, lists.run),
+    ("groups", groups.HELP, groups.add, groups.run),
+    ("group", groups.HELP_ONE, groups.add_one, groups.run_one),
     ("show", show.HELP, show.add, show.run),
     ("retry", retry.HELP, retry.add, retry.run),
     ("remove", remove.HELP, remove.add, remove.run),
@@ -56,6 +60,8 @@ PARTS = (
     ("outbox", outbox.HELP, outbox.add, outbox.run),
     ("queues", queues.HELP, queues.add, queues.run),
     ("schedules", schedules.HELP, schedules.add, schedules.run),
+    ("audit", audits.HELP, audits.add, audits.run),
+    ("jobs", audits.HELP_JOBS, audits.add_jobs, audits.run_jobs),
     ("purge", remove.HELP_PURGE, remove.add_purge, remove.run_purge),
     ("export", transfer.HELP_EXPORT, transfer.add_export, transfer.run_export),
     ("import", transfer.HELP_IMPORT, transfer.add_import, transfer.run_import),

@@ -187,15 +187,15 @@ RETURNING o.lane, o.key, o.retry_at IS NOT NULL AND o.attempts > 0;
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, priority, status, attempts, max_attempts, fence, reason,
         verdict, last_failure_reason, last_error, history, fingerprint, exception, frame, halts, poison_count, source_id,
-        origin, original_created_at, poisoned_at, poisoned_by)
+        origin, original_created_at, poisoned_at, poisoned_by, release)
 SELECT r.message_id, %(queue)s, o.topic, 'event', o.payload, o.headers, o.key, 0, %(status)s, r.attempts, %(max_attempts)s::int,
        0, %(reason)s, r.verdict, r.failure_reason, r.error, r.history, r.fingerprint, r.cause, '', false, o.poison_count + 1,
-       o.id, left('topic:' || o.topic, 200), o.created_at, %(now)s, %(by)s
+       o.id, left('topic:' || o.topic, 200), o.created_at, %(now)s, %(by)s, r.release
   FROM deadletter_outbox o
        -- looked up by id, not joined: see complete
  CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> o.id::text)
        AS r(message_id bigint, attempts int, verdict text, failure_reason int, error text, history jsonb,
-            fingerprint text, cause text)
+            fingerprint text, cause text, release text)
  WHERE o.id = ANY(%(ids)s::bigint[])
  ORDER BY o.id
 RETURNING source_id;

@@ -3,6 +3,7 @@
 -- transaction has locked is left for the next claim.
 SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error,
        m.history -> -1 ->> 'exception', m.history -> -1 ->> 'frame',
+       m.history -> -1 ->> 'group', m.history -> -1 ->> 'release', m.history -> -1 ->> 'tags',
        m.lease_token IS NOT NULL AND m.available_at <= %(now)s AS lost, m.worker,
        q.name, q.max_attempts, q.stream_policy,
        -- checked again where rows are written: a policy damaged by hand must not lose a message
@@ -11,7 +12,7 @@ SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error
        d.name, m.kind, m.instance, m.execution_id, m.activity_id,
        -- true if it died before and was moved to this dead queue
        m.source_id IS NOT NULL AND m.origin IS NULL, CASE WHEN m.died_at IS NOT NULL THEN m.fingerprint END,
-       m.death ->> 'exception', m.death ->> 'frame'
+       m.death ->> 'exception', m.death ->> 'frame', m.death ->> 'release'
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id
@@ -48,11 +49,11 @@ UPDATE deadletter_message m
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
-        exception, frame, halts, poison_count, source_id, origin, death, moved_at, instance, execution_id, activity_id,
+        exception, frame, release, halts, poison_count, source_id, origin, death, moved_at, instance, execution_id, activity_id,
         workers, progress, expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        r.attempts, r.max_attempts, m.fence, r.reason, r.verdict, m.failure_reason, m.error,
-       m.history, r.fingerprint, r.exception, r.frame, r.halts,
+       m.history, r.fingerprint, r.exception, r.frame, r.release, r.halts,
        m.poison_count + CASE WHEN m.died_at IS NULL THEN 1 ELSE 0 END, m.source_id, m.origin, m.death,
        CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
        m.workers, m.progress, m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
@@ -60,7 +61,7 @@ SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.pr
   JOIN deadletter_queue q ON q.id = m.queue_id
        -- looked up by id, not joined: see complete
  CROSS JOIN LATERAL jsonb_to_record(%(rows)s::jsonb -> m.id::text)
-       AS r(reason int, verdict text, fingerprint text, exception text, frame text, halts bool,
+       AS r(reason int, verdict text, fingerprint text, exception text, frame text, release text, halts bool,
             attempts int, max_attempts int)
  WHERE m.id = ANY(%(ids)s::bigint[])
  ORDER BY m.id
@@ -89,7 +90,7 @@ SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(no
  WHERE m.id = ANY(%(ids)s::bigint[])
  ORDER BY m.id
     ON CONFLICT (queue_id, source_id) WHERE origin IS NULL AND source_id IS NOT NULL DO NOTHING
-RETURNING id;
+RETURNING id, source_id;
 
 -- delete --
 -- Delete messages whose rows are locked and that have been copied elsewhere.

@@ -116,12 +116,13 @@ RETURNING lane, key, retry_at IS NOT NULL AND attempts > 0;
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, priority, status, attempts, max_attempts, fence, reason,
         verdict, last_failure_reason, last_error, history, fingerprint, exception, frame, halts, poison_count, source_id,
-        origin, original_created_at, poisoned_at, poisoned_by)
+        origin, original_created_at, poisoned_at, poisoned_by, release)
 SELECT json_extract(r.value, '$.message_id'), %(queue)s, o.topic, 'event', o.payload, o.headers, o.key, 0, %(status)s,
        json_extract(r.value, '$.attempts'), %(max_attempts)s, 0, %(reason)s, json_extract(r.value, '$.verdict'),
        json_extract(r.value, '$.failure_reason'), json_extract(r.value, '$.error'), json_extract(r.value, '$.history'),
        json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.cause'), '', 0, o.poison_count + 1, o.id,
-       substr('topic:' || o.topic, 1, 200), o.created_at, %(now)s, %(by)s
+       substr('topic:' || o.topic, 1, 200), o.created_at, %(now)s, %(by)s,
+       json_extract(r.value, '$.release')
   FROM json_each(%(rows)s) r
  CROSS JOIN deadletter_outbox o ON o.id = CAST(r.key AS INTEGER)
  WHERE true

@@ -2,13 +2,15 @@
 -- Read what the quarantine needs of messages that are about to leave their queue for good.
 SELECT m.id, m.queue_id, m.stream, m.name, m.attempts, m.failure_reason, m.error,
        json_extract(m.history, '$[#-1].exception'), json_extract(m.history, '$[#-1].frame'),
+       json_extract(m.history, '$[#-1].group'), json_extract(m.history, '$[#-1].release'),
+       json_extract(m.history, '$[#-1].tags'),
        m.lease_token IS NOT NULL AND m.available_at <= %(now)s, m.worker,
        q.name, q.max_attempts, q.stream_policy,
        CASE WHEN q.on_poison = 'dead_queue' AND (d.id IS NULL OR d.id = q.id OR d.dead_queue_id IS NOT NULL)
             THEN 'broken' ELSE q.on_poison END,
        d.name, m.kind, m.instance, m.execution_id, m.activity_id,
        m.source_id IS NOT NULL AND m.origin IS NULL, CASE WHEN m.died_at IS NOT NULL THEN m.fingerprint END,
-       json_extract(m.death, '$.exception'), json_extract(m.death, '$.frame')
+       json_extract(m.death, '$.exception'), json_extract(m.death, '$.frame'), json_extract(m.death, '$.release')
   FROM deadletter_message m
   JOIN deadletter_queue q ON q.id = m.queue_id
   LEFT JOIN deadletter_queue d ON d.id = q.dead_queue_id
@@ -43,14 +45,14 @@ UPDATE deadletter_message
 INSERT INTO deadletter_poison
        (message_id, queue, name, kind, payload, headers, stream, key, priority, status, attempts,
         max_attempts, fence, reason, verdict, last_failure_reason, last_error, history, fingerprint,
-        exception, frame, halts, poison_count, source_id, origin, death, moved_at, instance, execution_id, activity_id,
+        exception, frame, release, halts, poison_count, source_id, origin, death, moved_at, instance, execution_id, activity_id,
         workers, progress, expires_at, original_created_at, poisoned_at, poisoned_by)
 SELECT m.id, q.name, m.name, m.kind, m.payload, m.headers, m.stream, m.key, m.priority, m.status,
        json_extract(r.value, '$.attempts'), json_extract(r.value, '$.max_attempts'), m.fence,
        json_extract(r.value, '$.reason'),
        json_extract(r.value, '$.verdict'), m.failure_reason, m.error, m.history,
        json_extract(r.value, '$.fingerprint'), json_extract(r.value, '$.exception'),
-       json_extract(r.value, '$.frame'), json_extract(r.value, '$.halts'),
+       json_extract(r.value, '$.frame'), json_extract(r.value, '$.release'), json_extract(r.value, '$.halts'),
        m.poison_count + (m.died_at IS NULL), m.source_id, m.origin, m.death,
        CASE WHEN m.died_at IS NOT NULL THEN %(now)s END, m.instance, m.execution_id, m.activity_id,
        m.workers, m.progress, m.expires_at, m.created_at, COALESCE(m.died_at, %(now)s), %(by)s
@@ -85,7 +87,7 @@ SELECT d.id, m.name, m.kind, m.payload, m.headers, m.stream, m.priority, 1, %(no
  WHERE true
  ORDER BY m.id
     ON CONFLICT (queue_id, source_id) WHERE origin IS NULL AND source_id IS NOT NULL DO NOTHING
-RETURNING id;
+RETURNING id, source_id;
 
 -- delete --
 -- Delete messages that have been copied elsewhere.
