@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from deadletter import FailureReason, lifecycle, send
 from deadletter.lifecycle import Failure
+from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import PoisonRecord
 
 SCRIPT = "<script>alert('&')</script>"
@@ -34,9 +35,11 @@ def login(db: None) -> Callable[..., Client]:
 
 @pytest.fixture
 def poisoned(db: None) -> Callable[..., PoisonRecord]:
-    """Send a message and let it fail for good."""
+    """Send a message and let it fail for good; `failed` are more fields of the failure."""
 
-    def poison(name: str = "mail", payload: Any = None, **given: Any) -> PoisonRecord:
+    def poison(
+        name: str = "mail", payload: Any = None, *, failed: Any = None, **given: Any
+    ) -> PoisonRecord:
         error = given.pop("error", "RuntimeError: no such customer")
         message = send(name, payload, **given)
         batch = lifecycle.claim(limit=1, worker="w1")
@@ -47,8 +50,10 @@ def poisoned(db: None) -> Callable[..., PoisonRecord]:
             reason=FailureReason.HANDLER_EXCEPTION,
             permanent=True,
             traceback=f"Traceback: {error}",
+            **(failed or {}),
         )
         lifecycle.fail(batch.token, [failure])
+        fold_all_groups()
         return PoisonRecord.objects.get(message_id=message.pk)
 
     return poison

@@ -11,9 +11,9 @@ from django.utils.translation import gettext
 from ... import clock, operations
 from ...models import primary_alias
 from ...models.group import OPEN_STATES
-from ...operations import FailureGroupRow, failure_groups
+from ...operations import FailureGroupRow
 from ...operations import groups as record_groups
-from ...operations.failure_groups import OPEN
+from ...operations.failure_groups import COUNTED, OPEN, STREAMS_COUNTED
 from ..counts import Capped
 from ..lookups import refuse_others
 from ..urls import to_group
@@ -83,9 +83,9 @@ class GroupLine:
 
     def __init__(self, group: FailureGroupRow, page: PoisonPageView, now: datetime) -> None:
         self.group = group
-        limit = failure_groups.COUNTED
+        limit = COUNTED
         self.count = _capped(group.records + group.in_dead_queues, limit)
-        self.held = _capped(group.halted, failure_groups.STREAMS_COUNTED)
+        self.held = _capped(group.halted, STREAMS_COUNTED)
         self.in_dead_queues = _capped(group.in_dead_queues, limit)
         self.state = group_state(group, now)
         self.title = group_label(group)

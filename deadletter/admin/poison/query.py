@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...models import Kind, MessageTag, PoisonRecord, Queue, primary_alias
 from ...operations import PoisonFilter
-from ...operations.filters import read_tag
+from ...operations.filter_values import read_tag
 from ...patterns import is_pattern
 from ...status import FailureReason
 from ..base import COUNT_LIMIT, as_id

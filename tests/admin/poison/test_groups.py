@@ -7,9 +7,8 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from deadletter import operations
 from deadletter.admin.poison import groups
-from deadletter.models import PoisonRecord, Queue
+from deadletter.models import FailureGroup, GroupChange, GroupState, PoisonRecord, Queue
 
 from ..conftest import SCRIPT, url
 
@@ -28,9 +27,10 @@ def test_an_empty_page_says_so(admin_client: Client) -> None:
 
 
 def test_records_of_one_cause_are_one_group(admin_client: Client, poisoned) -> None:
-    poisoned("mail", error="ValueError: 1"), poisoned("mail", error="ValueError: 2")
+    failed = {"exception": "ValueError", "frame": "shop:send"}
+    poisoned("mail", error="ValueError: 1", failed=failed)
+    poisoned("mail", error="ValueError: 2", failed=failed)
     poisoned("ship")
-    PoisonRecord.objects.filter(name="mail").update(exception="ValueError", frame="shop:send")
 
     response = page(admin_client)
     html = response.content.decode()
@@ -41,6 +41,7 @@ def test_records_of_one_cause_are_one_group(admin_client: Client, poisoned) -> N
     assert "ValueError: 2" in html
     fingerprint = PoisonRecord.objects.filter(name="mail")[0].fingerprint
     assert f"{url('poisonrecord', 'records')}?fingerprint={fingerprint}" in html
+    assert url("poisonrecord", "group", fingerprint) in html
 
 
 def test_a_group_says_how_many_streams_it_holds(admin_client: Client, poisoned) -> None:
@@ -52,7 +53,7 @@ def test_a_group_says_how_many_streams_it_holds(admin_client: Client, poisoned) 
 
 
 def test_a_count_is_capped_and_says_so(admin_client: Client, poisoned, monkeypatch) -> None:
-    monkeypatch.setattr(operations.groups, "COUNTED", 1)
+    monkeypatch.setattr(groups, "COUNTED", 1)
     poisoned(), poisoned()
 
     assert "<strong>1+</strong>" in page(admin_client).content.decode()
@@ -66,8 +67,8 @@ def test_groups_come_in_pages(admin_client: Client, poisoned, monkeypatch) -> No
 
     assert lines(newest) == [("second", 1)]
     assert lines(older) == [("first", 1)]
-    assert newest.context["older"] == 2
-    assert (older.context["older"], older.context["newer"]) == (None, 1)
+    assert newest.context["older"] == "?p=2"
+    assert (older.context["older"], older.context["newer"]) == ("", "?p=1")
     assert lines(page(admin_client, p="x")) == lines(newest)
 
 
@@ -82,6 +83,7 @@ def test_a_group_is_retried_and_removed_by_those_who_may(login, poisoned) -> Non
 def test_hostile_names_of_groups_are_text(admin_client: Client, poisoned) -> None:
     poisoned(error=SCRIPT)
     PoisonRecord.objects.update(exception=SCRIPT, frame=SCRIPT, name=SCRIPT)
+    FailureGroup.objects.update(exception=SCRIPT, frame=SCRIPT, name=SCRIPT, owner=SCRIPT)
 
     for view in (
         url("poisonrecord"),
@@ -121,3 +123,130 @@ def test_a_matrix_of_many_lines_says_that_there_are_more(
     html = admin_client.get(url("poisonrecord", "matrix")).content.decode()
 
     assert "There are more lines than fit here" in html
+
+
+def set_state(record: PoisonRecord, state: str, **more) -> None:
+    rows = FailureGroup.objects.filter(fingerprint=record.fingerprint)
+    assert rows.update(state=state, **more) == 1
+
+
+def test_what_needs_a_person_comes_first(admin_client: Client, poisoned) -> None:
+    for name in ("done", "quiet", "known", "fresh", "back"):
+        poisoned(name)
+    for name, state in (
+        ("done", GroupState.RESOLVED),
+        ("quiet", GroupState.MUTED),
+        ("known", GroupState.ACKNOWLEDGED),
+        ("back", GroupState.REGRESSED),
+    ):
+        set_state(PoisonRecord.objects.get(name=name), state)
+
+    response = page(admin_client)
+
+    assert [name for name, _ in lines(response)] == ["back", "fresh", "known", "quiet", "done"]
+    assert [(one["label"], one["n"]) for one in response.context["states"]] == [
+        ("all", 5),
+        ("needs a person", 3),
+        ("regressed", 1),
+        ("new", 1),
+        ("acknowledged", 1),
+        ("muted", 1),
+        ("resolved", 1),
+    ]
+
+
+def test_the_list_is_narrowed_by_every_field(admin_client: Client, poisoned) -> None:
+    Queue.objects.create(name="ledger")
+    failed = {"release": "2.7.1", "tags": [("customer.id", "1041")]}
+    record = poisoned("ship", queue="ledger", error="ValueError: at the depot", failed=failed)
+    set_state(record, GroupState.ACKNOWLEDGED, owner="ada")
+    poisoned("mail")
+
+    for query in (
+        {"state": "acknowledged"},
+        {"owner": "ada"},
+        {"release": "2.7.1"},
+        {"queue": "ledger"},
+        {"name": "ship"},
+        {"tag": "customer.id=1041"},
+        {"text": "depot"},
+        {"state": "open", "owner": "ada", "queue": "ledger", "release": "2.7.1"},
+    ):
+        assert lines(page(admin_client, **query)) == [("ship", 1)], query
+    assert lines(page(admin_client, nobody="on")) == [("mail", 1)]
+    assert lines(page(admin_client, state="open", p="1")) == [("mail", 1), ("ship", 1)]
+
+
+@pytest.mark.parametrize(
+    "query", [{"state": "lost"}, {"tag": "customer"}, {"name": "\x00"}, {"release": "x" * 2_000}]
+)
+def test_a_bad_filter_is_told_and_matches_nothing(admin_client: Client, poisoned, query) -> None:
+    poisoned()
+
+    response = page(admin_client, **query)
+
+    assert response.status_code == 400
+    assert response.context["groups"] == []
+    assert "The filter cannot be read" in response.content.decode()
+
+
+def test_an_unknown_parameter_is_refused(admin_client: Client) -> None:
+    assert page(admin_client, error__contains="a").status_code == 400
+
+
+@pytest.mark.parametrize("query", [{"text": "depot"}, {"tag": "customer.id=1041"}])
+def test_what_quotes_payloads_is_searched_with_the_permission_only(login, poisoned, query) -> None:
+    failed = {"tags": [("customer.id", "1041")]}
+    poisoned(error="ValueError: at the depot", failed=failed)
+
+    response = page(login("view_poisonrecord", "view_failuregroup"), **query)
+
+    assert response.status_code == 400
+    assert response.context["groups"] == []
+    assert "depot" not in response.content.decode().replace('value="depot"', "")
+
+
+def test_without_the_permission_to_see_groups_a_line_leads_to_its_records(login, poisoned) -> None:
+    record = poisoned()
+    html = page(login("view_poisonrecord", "triage_group", "merge_group")).content.decode()
+
+    assert url("poisonrecord", "group", record.fingerprint) not in html
+    assert f"?fingerprint={record.fingerprint}" in html
+    assert "Acknowledge…" not in html
+    assert "Merge…" not in html
+
+
+def test_the_acts_on_a_selection_are_those_that_are_allowed(login, poisoned) -> None:
+    poisoned()
+
+    html = page(login("view_poisonrecord", "view_failuregroup", "triage_group")).content.decode()
+
+    assert f'formaction="{url("poisonrecord", "group_acknowledge")}"' in html
+    assert "Assign…" in html
+    assert "Merge…" not in html
+
+
+def test_the_page_says_so_when_nobody_adds_failures_up(
+    admin_client: Client, poisoned, clock
+) -> None:
+    poisoned()
+    values = {"name": "mail", "queue": "default", "exception": "", "frame": "", "error": ""}
+    change = GroupChange.objects.create(
+        fingerprint="ab" * 8, reason=1, release="", failures=1, at=clock.now, **values
+    )
+    assert page(admin_client).context["behind"] == ""
+
+    change.at = clock.now - timedelta(minutes=5)
+    change.save()
+
+    assert "are not counted here yet" in page(admin_client).content.decode()
+
+
+def test_records_that_are_in_no_group_yet_are_no_empty_page(admin_client: Client, poisoned) -> None:
+    poisoned()
+    FailureGroup.objects.all().delete()
+
+    html = page(admin_client).content.decode()
+
+    assert "The records are not in groups yet" in html
+    assert "No message has died" not in html
