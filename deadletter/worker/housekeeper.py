@@ -99,6 +99,7 @@ class Housekeeper(threading.Thread):
             "sweep": start + random.uniform(0, SWEEP),  # noqa: S311 - spreads, hides no secret
             "summary": start + SUMMARY,
             "alerts": start + ALERTS,
+            "between": start,
         }
 
     def refresh(self) -> None:
@@ -140,11 +141,11 @@ class Housekeeper(threading.Thread):
         self._breakers.exchange()
         if self._is_due("queues", QUEUES):
             self.refresh()
-        if self._is_due("heartbeat", HEARTBEAT):
-            self.beat()
-            self._check_memory()
+        self._beat_when_due()
         if self._is_due("sweep", SWEEP):
-            found = sweep(using=self._options.using, by=self._options.name)
+            found = sweep(
+                using=self._options.using, by=self._options.name, go_on=self._go_on_sweeping
+            )
             if self._observer is not None:
                 self._observer.swept(found)
             self._delete_dead_rows()
@@ -154,6 +155,25 @@ class Housekeeper(threading.Thread):
             decide_when_due(using=self._options.using)
         if not self._is_draining:
             self._scheduler.turn()
+
+    def _beat_when_due(self) -> None:
+        if self._is_due("heartbeat", HEARTBEAT):
+            self.beat()
+            self._check_memory()
+
+    def _go_on_sweeping(self) -> bool:
+        """
+        Do what cannot wait for the end of a long sweep; return False to end it.
+
+        A worker that is silent for 30 seconds counts as lost, and a sweep may have a million rows
+        to delete.
+        """
+        if self._is_due("between", TICK):
+            self._breakers.exchange()
+            self._beat_when_due()
+            if not self._is_draining:
+                self._scheduler.turn()
+        return not self._stopping.is_set()
 
     def _is_due(self, duty: str, interval: float) -> bool:
         now = monotonic()
