@@ -32,6 +32,8 @@ class StreamAction:
     label: Any
     url: str
     danger: bool = False
+    #: The key that follows it, see keyboard.js.
+    press: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,10 @@ class StreamsView(AdminView):
             return []
         return [
             StreamAction(
-                _LABELS[slug], self.link("stream_act", slug, held.poison_id), danger=act.danger
+                _LABELS[slug],
+                self.link("stream_act", slug, held.poison_id),
+                danger=act.danger,
+                press="r" if slug == "retry" else "",
             )
             for slug, act in RECORD_ACTS.items()
             if may(self.model_admin, self.request, act.permission)
@@ -84,7 +89,7 @@ class StreamsView(AdminView):
             return []
         if held.failed and held.message_id:
             url = to_act(self.site_name, "retry-now", [held.message_id], back=back)
-            ways.append(StreamAction(_("Retry the first now"), url))
+            ways.append(StreamAction(_("Retry the first now"), url, press="r"))
         if held.next_id is not None and held.why in ("halted", "waiting"):
             url = to_act(self.site_name, "release", [held.next_id], back=back)
             ways.append(StreamAction(_("Release the next"), url))

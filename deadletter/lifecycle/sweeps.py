@@ -78,48 +78,46 @@ class Sweep:
     groups: int = field(default=0, compare=False)
 
 
-def sweep(*, using: str | None = None, by: str = "sweep") -> Sweep:
+def sweep(
+    *, using: str | None = None, by: str = "sweep", go_on: Callable[[], bool] = lambda: True
+) -> Sweep:
     """
     Quarantine what expired, delete what is old, repair stranded streams, mark stuck instances.
 
-    Waits for no lock: what another transaction has locked is left to the next sweep.
+    Waits for no lock: what another transaction has locked is left to the next sweep. `go_on` is
+    called between its transactions, of which there may be thousands; once it returns False, the
+    rest is left to the next sweep too.
     """
+
+    def repeat(step: Callable[[Transaction], int]) -> int:
+        total = 0
+        while go_on() and (count := _try(step, using)):
+            total += count
+        return total
+
     _try(wake_released, using)
     _try(_recover_queues, using)
     _try(free_stranded_keys, using)
-    _until_nothing_is_left(_delete_worker_deaths, using)
-    expired = _until_nothing_is_left(lambda tx: _expire(tx, by), using)
+    repeat(_delete_worker_deaths)
+    expired = repeat(lambda tx: _expire(tx, by))
     fold_all_groups(using=using)
-    _until_nothing_is_left(group_states.end_mutes, using)
-    _until_nothing_is_left(lambda tx: group_retention.delete_old_hours(tx, limit=CHUNK), using)
-    _until_nothing_is_left(lambda tx: group_retention.delete_old_tags(tx, limit=CHUNK), using)
+    repeat(group_states.end_mutes)
+    repeat(lambda tx: group_retention.delete_old_hours(tx, limit=CHUNK))
+    repeat(lambda tx: group_retention.delete_old_tags(tx, limit=CHUNK))
     return Sweep(
         expired=expired,
-        forgotten=_until_nothing_is_left(_delete_old_poison, using),
+        forgotten=repeat(_delete_old_poison),
         repaired=_try(_repair_streams, using),
-        followed=_until_nothing_is_left(lambda tx: retry_outcomes.close(tx, limit=CHUNK), using),
-        instances=_until_nothing_is_left(retention.delete_ended, using),
+        followed=repeat(lambda tx: retry_outcomes.close(tx, limit=CHUNK)),
+        instances=repeat(retention.delete_ended),
         stuck=stuck.mark_stuck(using=using),
-        cleared=_until_nothing_is_left(_clear_edits, using),
-        results=_until_nothing_is_left(
-            lambda tx: results.delete_old_results(tx, limit=CHUNK), using
-        ),
-        inbox=_until_nothing_is_left(lambda tx: inboxes.delete_old_inbox(tx, limit=CHUNK), using),
-        archive=_until_nothing_is_left(
-            lambda tx: archives.delete_old_archive(tx, limit=CHUNK), using
-        ),
-        folded=_until_nothing_is_left(_fold_counters, using),
-        groups=_until_nothing_is_left(
-            lambda tx: group_retention.delete_old_groups(tx, limit=CHUNK), using
-        ),
+        cleared=repeat(_clear_edits),
+        results=repeat(lambda tx: results.delete_old_results(tx, limit=CHUNK)),
+        inbox=repeat(lambda tx: inboxes.delete_old_inbox(tx, limit=CHUNK)),
+        archive=repeat(lambda tx: archives.delete_old_archive(tx, limit=CHUNK)),
+        folded=repeat(_fold_counters),
+        groups=repeat(lambda tx: group_retention.delete_old_groups(tx, limit=CHUNK)),
     )
-
-
-def _until_nothing_is_left(step: Callable[[Transaction], int], using: str | None) -> int:
-    total = 0
-    while count := _try(step, using):
-        total += count
-    return total
 
 
 def _try(step: Callable[[Transaction], int], using: str | None) -> int:

@@ -113,6 +113,7 @@ class Housekeeper(threading.Thread):
             "summary": start + SUMMARY,
             "alerts": start + ALERTS,
             "release": start,
+            "between": start,
         }
 
     def refresh(self) -> None:
@@ -168,11 +169,11 @@ class Housekeeper(threading.Thread):
         self._breakers.exchange()
         if self._is_due("queues", QUEUES):
             self.refresh()
-        if self._is_due("heartbeat", HEARTBEAT):
-            self.beat()
-            self._check_memory()
+        self._beat_when_due()
         if self._is_due("sweep", SWEEP):
-            found = sweep(using=self._options.using, by=self._options.name)
+            found = sweep(
+                using=self._options.using, by=self._options.name, go_on=self._go_on_sweeping
+            )
             if self._observer is not None:
                 self._observer.swept(found)
             self._delete_dead_rows()
@@ -191,6 +192,25 @@ class Housekeeper(threading.Thread):
             fold_groups(using=using)
         if self._adopted is not None:
             self._adopted = adopt_groups(self._adopted, using=using)
+
+    def _beat_when_due(self) -> None:
+        if self._is_due("heartbeat", HEARTBEAT):
+            self.beat()
+            self._check_memory()
+
+    def _go_on_sweeping(self) -> bool:
+        """
+        Do what cannot wait for the end of a long sweep; return False to end it.
+
+        A worker that is silent for 30 seconds counts as lost, and a sweep may have a million rows
+        to delete.
+        """
+        if self._is_due("between", TICK):
+            self._breakers.exchange()
+            self._beat_when_due()
+            if not self._is_draining:
+                self._scheduler.turn()
+        return not self._stopping.is_set()
 
     def _is_due(self, duty: str, interval: float) -> bool:
         now = monotonic()

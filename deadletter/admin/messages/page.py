@@ -112,6 +112,8 @@ class MessageView(AdminView):
                 "label": act.label,
                 "url": to_act(self.site_name, slug, [message.pk], back=request.path),
                 "danger": act.danger,
+                # The key that follows it, see keyboard.js.
+                "press": "r" if slug in ("retry-now", "retry-dead") else "",
             }
             for slug, act in ACTS.items()
             if may(self.model_admin, request, act.permission) and not act.refusal(message, state)
