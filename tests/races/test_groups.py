@@ -1,4 +1,4 @@
-"""Folds, settles, adoptions and people at the same groups: nobody waits, and all is counted once."""
+"""Folds, settles, adoptions and people at the same groups: nobody waits, all is counted once."""
 
 from __future__ import annotations
 
