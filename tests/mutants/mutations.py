@@ -399,8 +399,8 @@ def _reasons() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/failures.py",
-                'written[row.id] = _as_written(failure, delay) | {"counts": counts}',
-                "written[row.id] = _as_written(failure, delay)",
+                'written[row.id] = _as_written(failure, delay, facts) | {"counts": counts}',
+                "written[row.id] = _as_written(failure, delay, facts)",
             )
         ],
         [f"{REASONS}::test_a_bug_kills_when_it_has_failed_as_often_as_the_queue_says"],
