@@ -46,6 +46,14 @@ def work(message: Any) -> None:
             raise RuntimeError(f"as asked, attempt {message.attempt}")
 
 
+@handler("sample.cause")
+def fail_by_cause(message: Any) -> None:
+    """Fail with an exception class of its own for each `cause` of the payload."""
+    cause = message.payload["cause"]
+    note("raise", message, cause=cause)
+    raise type(f"Cause{cause}", (RuntimeError,), {"__module__": "sample"})(f"order {message.id}")
+
+
 @handler("sample.async")
 async def work_async(message: Any) -> None:
     with noted(message) as order:
