@@ -26,6 +26,7 @@ from .charts import draw_charts
 from .figure import Figure
 from .group_table import GroupTable, read_group_table
 from .links import Links
+from .navigation import PageGroup
 from .queue_table import QueueTable, read_queue_table
 from .stream_table import StreamTable, read_stream_table
 from .verdict import Verdict, judge
@@ -41,7 +42,8 @@ class Dashboard:
     window: Window
     #: All windows of time: label, URL, and whether it is the current one.
     tabs: list[dict[str, Any]]
-    pages: list[dict[str, str]]
+    #: All pages that the user may see, by task.
+    pages: list[PageGroup]
     queues: QueueTable | None
     charts: list[Figure]
     #: False if the setting COUNTS switches the counters off.
@@ -64,11 +66,18 @@ def read_dashboard(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) 
         queues = read_queue_table(links, now, using)
         streams = read_stream_table(links, using)
         brokers = read_broker_table(links, using)
+        groups = read_group_table(links, now, using)
         verdict = judge(
-            links, now, using, queues=queues, streams=streams, workers=workers, brokers=brokers
+            links,
+            now,
+            using,
+            queues=queues,
+            streams=streams,
+            workers=workers,
+            brokers=brokers,
+            groups=groups,
         )
         retries = read_attempt_bars(links, using)
-        groups = read_group_table(links, now, using)
         # By index: counters are kept for a year, and a chart reads at most a week of them.
         charts = draw_charts(links, window, now, using)
     return Dashboard(

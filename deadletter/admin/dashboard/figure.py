@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 
 from ...operations.series import Series, Window
 from .svg import BarSeries, Chart, LineSeries
@@ -131,10 +132,15 @@ def draw_figure(spec: FigureSpec, axis: TimeAxis) -> Figure:
     ]
     quiet = not any(any(one.values) for one in spec.series)
     chart = spec.chart([one.values for one in spec.series], labels=axis.labels)
+    cuts = [
+        gettext("above the axis: %(n)s at %(time)s") % {"n": _shown(n), "time": axis.moments[step]}
+        for step, n in chart.above
+    ]
     return Figure(
         key=spec.key,
         title=spec.title,
-        description=", ".join(f"{entry.label} {entry.total}" for entry in legend) or spec.empty,
+        description=", ".join([*(f"{entry.label} {entry.total}" for entry in legend), *cuts])
+        or spec.empty,
         empty=spec.empty,
         chart=chart,
         legend=legend,
@@ -157,9 +163,13 @@ def _step(spec: FigureSpec, axis: TimeAxis, chart: Chart, n: int) -> TimeStep:
 
 
 def _cells(urls: list[str], texts: list[str]) -> SafeString:
-    if all(urls):
-        return format_html_join("", _LINKED, zip(urls, texts, strict=True))
-    return format_html_join("", _PLAIN, ((text,) for text in texts))
+    if not all(urls):
+        return format_html_join("", _PLAIN, ((text,) for text in texts))
+    cells = (
+        format_html(_PLAIN, text) if text == "0" else format_html(_LINKED, url, text)
+        for url, text in zip(urls, texts, strict=True)
+    )
+    return format_html_join("", "{}", ((cell,) for cell in cells))
 
 
 def _slot(url: str, area: str, tooltip: str) -> SafeString:

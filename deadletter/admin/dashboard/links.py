@@ -22,6 +22,7 @@ from ...models import (
 )
 from ..error_text import may_read_errors
 from ..urls import link
+from .navigation import PageGroup, navigation
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,12 @@ class Links:
 
     site: str
     allowed: frozenset[type]
-    pages: list[dict[str, str]] = field(default_factory=list)
+    #: The pages that the user may see, by task.
+    pages: list[PageGroup] = field(default_factory=list)
     #: True if the user may read error texts.
     texts: bool = False
+    #: True if the user may see the pages of failure groups.
+    groups: bool = False
     #: URLs found before: `reverse` costs more than anything else in a row of a list.
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
 
@@ -42,9 +46,14 @@ class Links:
         seen = [
             model for app in app_list for model in app.get("models", ()) if model.get("admin_url")
         ]
-        pages = [{"label": str(model["name"]), "url": model["admin_url"]} for model in seen]
-        allowed = frozenset(model["model"] for model in seen)
-        return cls(request.current_app or "admin", allowed, pages, may_read_errors(request))
+        site = request.current_app or "admin"
+        return cls(
+            site,
+            frozenset(model["model"] for model in seen),
+            navigation(seen, site),
+            may_read_errors(request),
+            groups=request.user.has_perm("deadletter.view_failuregroup"),
+        )
 
     @property
     def messages(self) -> bool:
@@ -82,6 +91,12 @@ class Links:
 
     def records(self, **query: Any) -> str:
         return self.to(PoisonRecord, "poisonrecord_records", **query)
+
+    def group(self, fingerprint: str) -> str:
+        """Return the page of a failure group."""
+        if not self.groups:
+            return ""
+        return self.to(PoisonRecord, "poisonrecord_group", fingerprint)
 
     def counters(self, **query: Any) -> str:
         """Return the list of the counters behind a sum; `what` is the summed column."""

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Value
 from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext
 
 from ...conf import get_settings
 from ...lifecycle import Level
 from ...lifecycle.levels import oldest_due, read_levels
-from ...models import Queue, State
+from ...models import Message, PoisonRecord, Queue, State
 from ...operations.depths import annotate_counts, attach_annotated
 from ...operations.series import Rates, rates_since, read_rates
 from ..counts import IN_A_LIST, Capped
@@ -21,6 +21,8 @@ from .links import Links
 
 #: Queues listed, in the order of their names; a link leads to the others.
 SHOWN = 20
+#: Queues that are looked at.
+READ = 1_000
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,23 @@ class QueueRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WaitingQueue:
+    """A queue with a due message, whether it is listed or not."""
+
+    name: str
+    since: datetime
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueueTable:
+    #: Queues with something in them, or with traffic.
     lines: list[QueueRow]
+    #: Queues that workers should serve, with due messages; those that wait the longest first.
+    waiting: list[WaitingQueue]
+    #: Queues with nothing in them, and how many of these are paused.
+    empty: Capped
+    empty_paused: int
     #: Labels of the states and rates that the user may see.
     states: list[str]
     rates: list[str]
@@ -71,18 +88,24 @@ class QueueTable:
 
 
 def read_queue_table(links: Links, now: datetime, using: str) -> QueueTable | None:
-    """Count each queue up to IN_A_LIST a state, and find since when its oldest message is due."""
+    """
+    Count the queues with something in them up to IN_A_LIST a state.
+
+    Where there are more than SHOWN of them, those whose messages have waited the longest are shown.
+    """
     if not (links.queues or links.messages or links.poison or links.counts):
         return None
     levels = read_levels(using) if links.messages else []
-    rows = list(_queues(links, levels, now, using)[: SHOWN + 1])
-    attach_annotated(rows[:SHOWN], levels, now=now, limit=IN_A_LIST, using=using)
     oldest = oldest_due(levels, now=now)
-    more = Queue.objects.using(using).count() - SHOWN if len(rows) > SHOWN else 0
     rated = links.messages or links.counts
     rates = read_rates(now=now, using=using) if rated else None
+    every = _queues(links, using)
+    busy = [queue for queue in every[:READ] if queue.is_used or queue.name in (rates or {})]
+    shown = sorted(busy, key=lambda queue: (oldest.get(queue.name, now), queue.name))[:SHOWN]
+    rows = _counted([queue.pk for queue in shown], links, levels, now, using)
     labels = {state: str(state.label) for state in State if _allowed(links, state)}
     kinds = _rate_labels() if rated else {}
+    idle = [queue for queue in every[:READ] if queue not in busy]
     return QueueTable(
         lines=[
             _line(
@@ -93,22 +116,41 @@ def read_queue_table(links: Links, now: datetime, using: str) -> QueueTable | No
                 _rates(links, queue, kinds, rates, now),
                 is_idle=_is_idle(queue, rates),
             )
-            for queue in rows[:SHOWN]
+            for queue in rows
         ],
+        waiting=_waiting(links, busy, oldest),
+        empty=Capped(len(idle), len(every) > READ),
+        empty_paused=sum(queue.paused for queue in idle),
         states=list(labels.values()),
         rates=list(kinds.values()),
         with_messages=links.messages,
-        more=more,
+        more=len(busy) - len(rows),
         all_url=links.to(Queue, "queue_changelist"),
     )
 
 
-def _queues(links: Links, levels: list[Level], now: datetime, using: str) -> Any:
-    """All queues with all their numbers: one statement, whatever their number."""
+def _queues(links: Links, using: str) -> list[Any]:
+    """Return the queues, and of each whether something is in it: two index probes a queue."""
     sources = Queue.objects.using(using).filter(dead_queue=OuterRef("pk"))
-    rows = Queue.objects.using(using).order_by("name").annotate(is_dead_queue=Exists(sources))
-    return annotate_counts(
-        rows,
+    messages = Message.objects.using(using).filter(queue=OuterRef("pk"))
+    poison = PoisonRecord.objects.using(using).filter(queue=OuterRef("name"))
+    used: Any = Value(not (links.messages or links.poison))
+    if links.messages:
+        used = Exists(messages)
+    if links.poison:
+        used = Exists(poison) | used if links.messages else Exists(poison)
+    rows = Queue.objects.using(using).annotate(is_dead_queue=Exists(sources), is_used=used)
+    return list(rows.order_by("name")[: READ + 1])
+
+
+def _counted(
+    ids: list[int], links: Links, levels: list[Level], now: datetime, using: str
+) -> list[Any]:
+    """Return queues with all their numbers: one statement, whatever their number."""
+    sources = Queue.objects.using(using).filter(dead_queue=OuterRef("pk"))
+    rows = Queue.objects.using(using).filter(pk__in=ids).order_by("name")
+    counted = annotate_counts(
+        rows.annotate(is_dead_queue=Exists(sources)),
         levels,
         now=now,
         limit=IN_A_LIST,
@@ -116,6 +158,23 @@ def _queues(links: Links, levels: list[Level], now: datetime, using: str) -> Any
         messages=links.messages,
         poison=links.poison,
     )
+    found = list(counted)
+    attach_annotated(found, levels, now=now, limit=IN_A_LIST, using=using)
+    return found
+
+
+def _waiting(links: Links, queues: list[Any], oldest: dict[str, datetime]) -> list[WaitingQueue]:
+    served = [queue for queue in queues if not (queue.paused or queue.is_dead_queue)]
+    due = [queue for queue in served if queue.name in oldest]
+    due.sort(key=lambda queue: (oldest[queue.name], queue.name))
+    return [
+        WaitingQueue(
+            name=queue.name,
+            since=oldest[queue.name],
+            url=links.state(queue, State.PENDING),
+        )
+        for queue in due
+    ]
 
 
 def _line(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import ceil
 
 #: Share of a time slot that its bar leaves free.
 _GAP = 0.2
@@ -16,6 +17,9 @@ _GAP = 0.2
 _SPARK_BAR, _SPARK_SPACE, _SPARK_HEIGHT = 3, 1, 20
 #: Width of a character of a label, a little more than the average.
 _LABEL_CHARACTER = 6
+#: An axis is cut where its highest value is this many times the value that nine of ten steps with
+#: any value do not exceed, and ends at a nice number above that value. Fewer steps have no rule.
+_SPIKE, _USUAL, _FEWEST = 5, 0.9, 5
 #: Steps between two labels of an axis, times a power of ten.
 _NICE = (1, 2, 5)
 _UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -103,7 +107,29 @@ class TimeMark:
 
     x: float
     label: str
+    #: The middle of the label, which stays inside the plot.
+    label_x: float
     title: str
+
+
+@dataclass(frozen=True)
+class CutMark:
+    """A gap in a bar or line that goes on above the axis; the label "": no room for its value."""
+
+    x: float
+    width: float
+    y: int
+    label: str
+
+    @property
+    def path(self) -> str:
+        half = self.width / 2
+        return f"M{self.x - half:.1f} {self.y + 2}l{half:.1f} -4 {half:.1f} 4"
+
+    @property
+    def label_at(self) -> int:
+        """The baseline of the label, above the frame."""
+        return self.y - 8
 
 
 @dataclass(frozen=True)
@@ -123,6 +149,9 @@ class Chart:
     values: tuple[AxisTick, ...] = ()
     times: tuple[AxisTick, ...] = ()
     marks: tuple[TimeMark, ...] = ()
+    #: Where the axis was cut, and the steps above it with their values.
+    cuts: tuple[CutMark, ...] = ()
+    above: tuple[tuple[int, int], ...] = ()
 
     def area(self, step: int) -> str:
         """Return the full height of one time step as a path."""
@@ -145,16 +174,21 @@ def lines(
     """
     frame = frame or ChartFrame()
     slots = _slots(frame, len(labels))
-    top, values = _value_axis(frame, max((n for of_one in series for n in of_one), default=0))
+    drawn = [of_one[:whole] for of_one in series]
+    highest = [max(step) for step in zip(*drawn, strict=True)]
+    top, values = _value_axis(frame, _end(highest))
+    above = _above(highest, top)
     return Chart(
         frame=frame,
         lines=tuple(
-            LineSeries(number, _points(frame, slots, of_one[:whole], top))
-            for number, of_one in enumerate(series)
+            LineSeries(number, _points(frame, slots, of_one, top))
+            for number, of_one in enumerate(drawn)
         ),
         slots=slots,
         values=values,
         times=_time_axis(frame, labels),
+        cuts=_cuts(frame, slots, above),
+        above=above,
     )
 
 
@@ -168,8 +202,9 @@ def stacked_bars(
     half a unit high, so that one failure beside a thousand is visible.
     """
     frame = frame or ChartFrame()
-    highest = max((sum(step) for step in zip(*series, strict=True)), default=0)
-    top, values = _value_axis(frame, highest)
+    sums = [sum(step) for step in zip(*series, strict=True)]
+    top, values = _value_axis(frame, _end(sums))
+    above = _above(sums, top)
     slots = _slots(frame, len(labels))
     below = [0] * len(labels)
     stacked = []
@@ -186,6 +221,8 @@ def stacked_bars(
         slots=slots,
         values=values,
         times=_time_axis(frame, labels),
+        cuts=_cuts(frame, slots, above),
+        above=above,
     )
 
 
@@ -195,14 +232,16 @@ def time_marks(chart: Chart, found: Sequence[tuple[float, str, str]]) -> tuple[T
 
     A label that would cover the one before it is left out; the title remains.
     """
-    frame, free = chart.frame, 0.0
+    frame = chart.frame
+    free: float = frame.left
     marks: list[TimeMark] = []
     for place, label, title in found:
         x = round(frame.x(place, len(chart.slots)), 1)
         half = len(label) * _LABEL_CHARACTER / 2
-        fits = x - half >= free and x + half <= frame.width
-        free = x + half if fits else free
-        marks.append(TimeMark(x, label if fits else "", title))
+        middle = min(max(x, frame.left + half), frame.end - half)
+        fits = middle - half >= free
+        free = middle + half if fits else free
+        marks.append(TimeMark(x, label if fits else "", round(middle, 1), title))
     return tuple(marks)
 
 
@@ -269,6 +308,33 @@ def _value_axis(frame: ChartFrame, highest: int) -> tuple[int, tuple[AxisTick, .
     """Return the value at the top of the frame, and the labels up to it."""
     found = ticks(highest)
     return found[-1], tuple(AxisTick(round(frame.y(n, found[-1]), 1), compact(n)) for n in found)
+
+
+def _end(highest: Sequence[int]) -> int:
+    """Return the value up to which the axis must reach: not to that of a spike."""
+    usual = sorted(n for n in highest if n > 0)
+    if len(usual) < _FEWEST:
+        return usual[-1] if usual else 0
+    most = usual[ceil(len(usual) * _USUAL) - 1]
+    return most if usual[-1] >= _SPIKE * most else usual[-1]
+
+
+def _above(highest: Sequence[int], top: int) -> tuple[tuple[int, int], ...]:
+    return tuple((step, n) for step, n in enumerate(highest) if n > top)
+
+
+def _cuts(
+    frame: ChartFrame, slots: Sequence[TimeSlot], above: Sequence[tuple[int, int]]
+) -> tuple[CutMark, ...]:
+    """Mark what goes on above the axis; a value whose label would cover another is left out."""
+    found, free = [], 0.0
+    for step, n in above:
+        slot, label = slots[step], compact(n)
+        x, half = slot.x + slot.width / 2, len(label) * _LABEL_CHARACTER / 2
+        fits = x - half >= free
+        free = x + half if fits else free
+        found.append(CutMark(round(x, 1), slot.width, frame.top + 6, label if fits else ""))
+    return tuple(found)
 
 
 def _time_axis(frame: ChartFrame, labels: Sequence[str]) -> tuple[AxisTick, ...]:

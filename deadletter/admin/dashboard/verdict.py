@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -10,16 +10,17 @@ from django.db.models import F
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
-from ...models import Message, PoisonRecord, Queue, Schedule, State
+from ...models import GroupState, Message, PoisonRecord, Queue, Schedule, State
 from ...operations.schedule_states import LATE as LATE_SCHEDULE
 from ...text import page_text
 from ...times import lasting
 from ..counts import Capped, capped
 from .broker_table import BrokerTable
+from .group_table import DashboardGroup, GroupTable
 from .links import Links
-from .queue_table import QueueRow, QueueTable
+from .queue_table import QueueRow, QueueTable, WaitingQueue
 from .stream_table import StreamTable
-from .worker_table import WorkerTable
+from .worker_table import READ, WorkerTable
 
 #: Failed messages from which on a queue that completes nothing is reported.
 FAILING = 10
@@ -33,7 +34,7 @@ SCHEDULES = 100
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem and its page. Level "bad": work has stopped; "warn": it needs a look."""
+    """A problem and its page. "bad": work has stopped or a repair failed; "warn": needs a look."""
 
     level: str
     text: str
@@ -62,20 +63,23 @@ def judge(
     streams: StreamTable | None,
     workers: WorkerTable | None,
     brokers: BrokerTable | None,
+    groups: GroupTable | None,
 ) -> Verdict:
     """Judge only by what the user may see."""
     lines = queues.lines if queues else []
+    waiting = queues.waiting if queues else []
     found = [
         *_halted(streams, now),
-        *_unserved(lines, workers, now),
+        *_regressed(groups),
+        *_unserved(waiting, workers, now),
         *_held(workers, now),
         *_unpublished(brokers, now),
         *_broken_schedules(links, now, using),
         *_late_schedules(links, now, using),
-        *_died(links, now, using),
+        *_died(links, groups, now, using),
         *_failing(links, lines),
-        *_late(links, lines, workers, now),
-        *_paused(lines, now),
+        *_late(links, waiting, workers, now),
+        *_paused(links, lines),
         *_paused_brokers(brokers),
         *_lost(workers, now),
     ]
@@ -86,28 +90,29 @@ def judge(
 
 def _halted(streams: StreamTable | None, now: datetime) -> Iterator[Finding]:
     if streams and streams.halted:
-        text = ngettext("%(n)s stream halted", "%(n)s streams halted", streams.halted.n)
-        yield Finding(
-            "bad", text % {"n": streams.halted}, streams.all_url, _for(streams.since, now)
+        text = ngettext(
+            "%(n)s stream halted: %(names)s", "%(n)s streams halted: %(names)s", streams.halted.n
         )
+        named = [line.held.stream for line in streams.lines if line.held.why == "halted"]
+        values = {"n": streams.halted, "names": _names(named, streams.halted)}
+        yield Finding("bad", text % values, streams.all_url, _for(streams.since, now))
 
 
 def _unserved(
-    lines: list[QueueRow], workers: WorkerTable | None, now: datetime
+    waiting: list[WaitingQueue], workers: WorkerTable | None, now: datetime
 ) -> Iterator[Finding]:
     """Report queues with due messages that no live worker serves."""
     if workers is None or workers.alive is None:
         return
-    waiting = [line for line in lines if line.due_since and not (line.paused or line.is_dead_queue)]
     if not workers.alive:
-        since = min((line.due_since for line in waiting if line.due_since), default=None)
+        since = waiting[0].since if waiting else None
         text = gettext("no worker is running")
         yield Finding("bad" if waiting else "warn", text, workers.all_url, _for(since, now))
         return
-    alone = [line for line in waiting if line.name not in workers.served]
-    for line in alone[:NAMED]:
-        text = gettext("no worker serves queue %(name)s") % {"name": _short(line.name)}
-        yield Finding("bad", text, line.due_url, _for(line.due_since, now))
+    alone = [queue for queue in waiting if queue.name not in workers.served]
+    for queue in alone[:NAMED]:
+        text = gettext("no worker serves queue %(name)s") % {"name": _short(queue.name)}
+        yield Finding("bad", text, queue.url, _for(queue.since, now))
     yield from _others("bad", len(alone) - NAMED, workers.all_url)
 
 
@@ -124,8 +129,8 @@ def _held(workers: WorkerTable | None, now: datetime) -> Iterator[Finding]:
         text %= {"name": _short(line.name), "by": _short(line.by)}
         yield Finding(level, text, line.url, _for(line.opened_at, now))
     if workers and len(breakers) > NAMED:
-        n = len(breakers) - NAMED
-        text = ngettext("%(n)s more breaker open", "%(n)s more breakers open", n) % {"n": n}
+        n = Capped(min(len(breakers), READ) - NAMED, len(breakers) > READ)
+        text = ngettext("%(n)s more breaker open", "%(n)s more breakers open", n.n) % {"n": n}
         yield Finding("bad", text, workers.breakers_url)
 
 
@@ -195,9 +200,28 @@ def _late_schedules(links: Links, now: datetime, using: str) -> Iterator[Finding
         yield Finding("bad", text % {"n": n}, url, _for(rows[0], now))
 
 
-def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:
+def _regressed(groups: GroupTable | None) -> Iterator[Finding]:
+    """Report causes that were resolved and failed again."""
+    if groups and (n := groups.counts[GroupState.REGRESSED]):
+        text = ngettext(
+            "%(n)s resolved cause came back: %(names)s",
+            "%(n)s resolved causes came back: %(names)s",
+            n.n,
+        )
+        found = groups.of(GroupState.REGRESSED)
+        url = found[0].url if n.n == 1 else groups.url(GroupState.REGRESSED)
+        names = _names([_name(line) for line in found], n)
+        yield Finding("bad", text % {"n": n, "names": names}, url)
+
+
+def _name(line: DashboardGroup) -> str:
+    return f"{line.title} ({line.group.name})"
+
+
+def _died(links: Links, groups: GroupTable | None, now: datetime, using: str) -> Iterator[Finding]:
     if not links.poison:
         return
+    lines = groups.lines if groups else []
     hour = now - timedelta(hours=1)
     records = capped(PoisonRecord.objects.using(using).filter(poisoned_at__gt=hour), COUNTED)
     moved = _moved(hour, using)
@@ -208,9 +232,14 @@ def _died(links: Links, now: datetime, using: str) -> Iterator[Finding]:
             "%(n)s dead letters of the last hour are still there",
             n.n,
         )
+        text %= {"n": n}
+        of_late = [line for line in lines if (line.group.last_died_at or hour) > hour][:NAMED]
+        if of_late:
+            names = ", ".join(_short(_name(line)) for line in of_late)
+            text = gettext("%(text)s, among them %(names)s") % {"text": text, "names": names}
         # Groups include messages in dead queues; the list of poison records does not.
-        groups = links.to(PoisonRecord, "poisonrecord_changelist")
-        yield Finding("warn", text % {"n": n}, groups if moved else links.records(since=hour))
+        url = links.to(PoisonRecord, "poisonrecord_changelist")
+        yield Finding("warn", text, url if moved else links.records(since=hour))
 
 
 def _moved(after: datetime, using: str) -> Capped:
@@ -238,30 +267,29 @@ def _failing(links: Links, lines: list[QueueRow]) -> Iterator[Finding]:
 
 
 def _late(
-    links: Links, lines: list[QueueRow], workers: WorkerTable | None, now: datetime
+    links: Links, waiting: list[WaitingQueue], workers: WorkerTable | None, now: datetime
 ) -> Iterator[Finding]:
     """Report queues that a worker serves and whose oldest message is late."""
     served = workers.served if workers and workers.alive is not None else None
     late = [
-        line
-        for line in lines
-        if line.due_since
-        and now - line.due_since > LATE
-        and not (line.paused or line.is_dead_queue)
-        and (served is None or line.name in served)
+        queue
+        for queue in waiting
+        if now - queue.since > LATE and (served is None or queue.name in served)
     ]
-    for line in late[:NAMED]:
-        text = gettext("queue %(name)s is behind") % {"name": _short(line.name)}
-        yield Finding("warn", text, line.due_url, _for(line.due_since, now))
+    for queue in late[:NAMED]:
+        text = gettext("queue %(name)s is behind") % {"name": _short(queue.name)}
+        yield Finding("warn", text, queue.url, _for(queue.since, now))
     rows = links.to(Queue, "queue_changelist") or links.to(Message, "message_changelist")
     yield from _others("warn", len(late) - NAMED, rows)
 
 
-def _paused(lines: list[QueueRow], now: datetime) -> Iterator[Finding]:
-    for line in lines:
-        if line.paused and line.due_since and not line.is_dead_queue:
-            pending = next(cell.n for cell in line.cells if cell.state == State.PENDING)
-            yield Finding("warn", _paused_text(line.name, pending), line.url or line.due_url)
+def _paused(links: Links, lines: list[QueueRow]) -> Iterator[Finding]:
+    paused = [line for line in lines if line.paused and line.due_since and not line.is_dead_queue]
+    for line in paused[:NAMED]:
+        pending = next(cell.n for cell in line.cells if cell.state == State.PENDING)
+        yield Finding("warn", _paused_text(line.name, pending), line.url or line.due_url)
+    rows = links.to(Queue, "queue_changelist") or links.to(Message, "message_changelist")
+    yield from _others("warn", len(paused) - NAMED, rows)
 
 
 def _paused_text(name: str, pending: Capped) -> str:
@@ -302,6 +330,13 @@ def _for(since: datetime | None, now: datetime) -> str:
     if since is None or now - since < timedelta(minutes=1):
         return ""
     return gettext("for %(time)s") % {"time": lasting(since, now, depth=1)}
+
+
+def _names(names: Sequence[str], every: Capped) -> str:
+    """Name the first few, and say how many more there are: "a, b, c and 4 more"."""
+    shown = ", ".join(_short(name) for name in names[:NAMED])
+    left = Capped(every.n - len(names[:NAMED]), every.more)
+    return gettext("%(names)s and %(n)s more") % {"names": shown, "n": left} if left else shown
 
 
 def _short(name: str) -> str:

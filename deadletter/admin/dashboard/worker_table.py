@@ -8,10 +8,11 @@ from typing import Any
 
 from ...models import Breaker, WorkerProcess
 from ...patterns import ServedQueues
+from ..counts import Capped
 from ..error_text import hidden_text
 from .links import Links
 
-#: Worker rows read; live workers and breakers listed.
+#: Rows of workers and of breakers read; live workers and breakers listed.
 READ, SHOWN = 200, 8
 
 
@@ -63,6 +64,15 @@ class WorkerTable:
     def more(self) -> int:
         return max(len(self.alive or []) - SHOWN, 0)
 
+    @property
+    def breakers_shown(self) -> list[BreakerRow]:
+        return (self.breakers or [])[:SHOWN]
+
+    @property
+    def breakers_more(self) -> Capped:
+        n = len(self.breakers or [])
+        return Capped(max(min(n, READ) - SHOWN, 0), n > READ)
+
 
 def read_worker_table(links: Links, now: datetime, using: str) -> WorkerTable | None:
     if not (links.workers or links.breakers):
@@ -71,7 +81,7 @@ def read_worker_table(links: Links, now: datetime, using: str) -> WorkerTable | 
     if links.workers:
         found |= _workers(links, now, using)
     if links.breakers:
-        rows = Breaker.objects.using(using).open(now).order_by("opened_at", "name")[:SHOWN]
+        rows = Breaker.objects.using(using).open(now).order_by("opened_at", "name")[: READ + 1]
         found["breakers"] = [_breaker(links, row, now) for row in rows]
         found["breakers_url"] = links.to(Breaker, "breaker_changelist")
     return WorkerTable(**found)
