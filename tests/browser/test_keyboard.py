@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deadletter.models import AuditEntry, PoisonRecord
+from deadletter.lifecycle.groups import fold_all_groups
+from deadletter.models import AuditEntry, FailureGroup, PoisonRecord
 
 from .rows import die
 
@@ -123,3 +124,18 @@ def test_what_is_typed_into_a_field_is_text(open_page) -> None:
     expect(page.locator("#dl-q")).to_have_value("jokare?")
     expect(page.locator("#dl-keys")).to_be_hidden()
     assert page.url.endswith(RECORDS)
+
+
+@pytest.mark.parametrize(("key", "address"), [("a", "/acknowledge/"), ("r", "/bulk/retry/")])
+def test_a_group_is_acknowledged_and_retried_by_pages_that_ask(open_page, key, address) -> None:
+    die("sample.work", {"fail": 1_000})
+    fold_all_groups()
+    group = FailureGroup.objects.get()
+    page: Page = open_page(*EVERYTHING, "view_failuregroup", "triage_group")
+    page.goto(f"/admin/deadletter/poisonrecord/groups/{group.fingerprint}/")
+
+    page.keyboard.press(key)
+
+    page.wait_for_url(re.compile(address))
+    group.refresh_from_db()
+    assert group.state == "new"

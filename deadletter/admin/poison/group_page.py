@@ -129,7 +129,7 @@ class GroupView(GroupPageView):
         if self.rights.merge:
             found.append(("merge", gettext("Merge…")))
         return [
-            {"label": label, "url": self.url(f"group_{act}", group=group.fingerprint)}
+            {"slug": act, "label": label, "url": self.url(f"group_{act}", group=group.fingerprint)}
             for act, label in found
         ]
 
