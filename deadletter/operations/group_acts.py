@@ -596,10 +596,9 @@ def _check_owner(owner: str) -> None:
     from django.contrib.auth import get_user_model
 
     users: Any = get_user_model()
-    try:
-        user = users._default_manager.get_by_natural_key(owner)
-    except users.DoesNotExist:
-        raise ValueError(f"owner: there is no user {short_repr(owner)}") from None
+    user = users._default_manager.filter(**{users.USERNAME_FIELD: owner}).first()
+    if user is None:
+        raise ValueError(f"owner: there is no user {short_repr(owner)}")
     if not user.is_active:
         raise ValueError(f"owner: the user {short_repr(owner)} is not active")
 

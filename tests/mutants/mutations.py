@@ -2335,7 +2335,7 @@ def _group_acts() -> Iterator[Mutation]:
             f"{acts}an_address_that_is_no_ticket_is_refused_at_the_door",
         ),
         "make a user who left the owner": (
-            python("operations/group_acts.py", "if not user.is_active:", "if user is None:"),
+            python("operations/group_acts.py", "if not user.is_active:", "if not user.pk:"),
             f"{acts}the_owner_is_an_active_user_of_the_site",
         ),
         "answer notes of other groups": (
