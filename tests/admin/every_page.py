@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db.models import Model
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils.http import urlencode
 
 from deadletter import lifecycle, operations, send
 from deadletter.admin.messages.actions import ACTS
@@ -166,6 +167,9 @@ def every_page(rows: dict[str, Model]) -> list[str]:
     if "result" in rows:
         # The permanent address of a message that has ended.
         pages.append(f"/admin/deadletter/message/{rows['result'].pk}/change/")
+    if isinstance(message := rows.get("message"), Message):
+        query = {"queue": message.queue.name, "name": message.stream or "none"}
+        pages.append(f"/admin/deadletter/message/stream/?{urlencode(query)}")
     if isinstance(moved := rows.get("buried"), Message):
         pages += pages_of_dead_queues(moved)
     return pages
