@@ -12,6 +12,7 @@ from django.db.models.functions import Coalesce
 from .. import clock, sql
 from ..models import Message, PoisonRecord, Queue, State, primary_alias
 from ..sql.planner import by_index
+from ..text import short_repr
 
 #: The limit up to which waiting messages are counted.
 COUNTED = 1_000
@@ -43,12 +44,22 @@ class HeldStream:
     failed: bool
 
 
-def list_streams(*, limit: int = 50, using: str | None = None) -> list[HeldStream]:
-    """List halted streams, then the streams that are blocked the longest."""
+def list_streams(
+    *, limit: int = 50, only: str | None = None, using: str | None = None
+) -> list[HeldStream]:
+    """
+    List halted streams, then the streams that are blocked the longest.
+
+    `only`: "halted" or "blocked", to list the ones or the others.
+    """
     alias = primary_alias(using)
+    if only not in (None, "halted", "blocked"):
+        raise ValueError(f"only: {short_repr(only)} is neither 'halted' nor 'blocked'")
     with by_index(alias):
+        if only == "blocked":
+            return [stream for stream in _blocked(alias, limit) if stream.why != "halted"]
         halted = _halted(alias, limit)
-        if len(halted) >= limit:
+        if only == "halted" or len(halted) >= limit:
             return halted  # each stream costs several probes; skip streams that would be cut off
         known = {(stream.queue, stream.stream) for stream in halted}
         blocked = [s for s in _blocked(alias, limit) if (s.queue, s.stream) not in known]

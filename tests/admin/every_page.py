@@ -210,6 +210,9 @@ def every_page(rows: dict[str, Model]) -> list[str]:
         pages.append(f"/admin/deadletter/message/{rows['result'].pk}/change/")
     if isinstance(group := rows.get("failuregroup"), FailureGroup):
         pages += pages_of_groups(group)
+    if isinstance(message := rows.get("message"), Message):
+        query = {"queue": message.queue.name, "name": message.stream or "none"}
+        pages.append(f"/admin/deadletter/message/stream/?{urlencode(query)}")
     if isinstance(moved := rows.get("buried"), Message):
         pages += pages_of_dead_queues(moved)
     return pages

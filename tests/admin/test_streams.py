@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import escape
+from django.utils.http import urlencode
 
 from deadletter import lifecycle, send
+from deadletter.admin import streams
 from deadletter.lifecycle import Failure
 from deadletter.models import AuditEntry, Message, PoisonRecord, Queue
 
@@ -61,7 +65,7 @@ def test_the_halted_come_first_then_the_blocked(admin_client: Client, waiting, h
         ("slow", "waiting", 1),
     ]
     assert [[str(way.label) for way in row.ways] for row in rows] == [
-        ["Retry the poison", "Remove the poison", "Release the next"],
+        ["Retry the poison", "Edit and retry", "Remove the poison", "Release the next"],
         ["Retry the first now", "Release the next"],
     ]
 
@@ -72,7 +76,7 @@ def test_every_way_out_asks_first(admin_client: Client, waiting, halted, counts)
         for way in row.ways:
             page = admin_client.get(way.url)
             assert page.status_code == 200
-            assert 'id="act_form"' in page.content.decode()
+            assert re.search('id="act_form"|name="payload"', page.content.decode())
 
     assert counts() == before
     assert AuditEntry.objects.count() == 0
@@ -172,7 +176,104 @@ def test_a_hostile_stream_is_shown_and_not_run(admin_client: Client, poisoned) -
     record = poisoned("book", queue="ledger", stream=SCRIPT, error=SCRIPT)
     send("book", queue="ledger", stream=SCRIPT)
 
-    for page in (here(), act_url("retry", record.pk), url("message")):
+    pages = (here(), stream_page("ledger", SCRIPT), act_url("retry", record.pk), url("message"))
+    for page in pages:
         html = admin_client.get(page).content.decode()
         assert "<script>alert" not in html
         assert "&lt;script&gt;alert" in html
+
+
+def stream_page(queue: str, name: str) -> str:
+    return f"{reverse('admin:deadletter_stream')}?{urlencode({'queue': queue, 'name': name})}"
+
+
+def test_each_stream_shows_the_error_of_what_holds_it(admin_client: Client, waiting, halted):
+    rows = admin_client.get(here()).context["rows"]
+
+    assert [row.error for row in rows] == ["RuntimeError: no such customer", "no"]
+
+
+def test_error_texts_need_the_right_to_see_payloads(login, waiting, halted) -> None:
+    browser = login("view_message")
+
+    for page in (here(), stream_page("ledger", "account-7"), stream_page("default", "slow")):
+        html = browser.get(page).content.decode()
+        assert "no such customer" not in html
+    assert "RuntimeError" in browser.get(here()).content.decode()
+
+
+def test_the_halted_and_the_blocked_have_a_tab_each(admin_client: Client, waiting, halted) -> None:
+    def streams(query: str) -> list[str]:
+        return [row.held.stream for row in admin_client.get(here() + query).context["rows"]]
+
+    assert streams("?only=halted") == ["account-7"]
+    assert streams("?only=blocked") == ["slow"]
+    assert streams("?only=nonsense") == streams("") == ["account-7", "slow"]
+
+
+@pytest.mark.parametrize("missing", ["view_poisonrecord", "view_payload", "edit_payload"])
+def test_edit_and_retry_needs_all_of_its_rights(login, halted, missing: str) -> None:
+    rights = {"view_message", "retry_poison", "view_poisonrecord", "view_payload", "edit_payload"}
+
+    html = login(*rights - {missing}).get(here()).content.decode()
+
+    assert url("poisonrecord", "edit", halted.pk) not in html
+
+
+def test_a_stream_shows_its_messages_in_order_the_head_first(
+    admin_client: Client, waiting, halted
+) -> None:
+    halted_page = admin_client.get(stream_page("ledger", "account-7"))
+    slow_page = admin_client.get(stream_page("default", "slow"))
+
+    found = halted_page.context["messages"]
+    assert [(one.kind, one.error) for one in found] == [
+        ("halted", "RuntimeError: no such customer"),
+        ("blocked", ""),
+        ("blocked", ""),
+    ]
+    assert [one.id for one in found] == sorted(one.id for one in found)
+    assert found[0].url == url("poisonrecord", "change", halted.pk)
+    assert [way.press for way in halted_page.context["row"].ways] == ["r", "e", "", ""]
+    assert [(one.id, one.kind) for one in slow_page.context["messages"]] == [
+        (waiting[0].pk, "failed"),
+        (waiting[1].pk, "blocked"),
+    ]
+
+
+def test_the_list_leads_to_the_page_of_each_stream(admin_client: Client, waiting, halted) -> None:
+    html = admin_client.get(here()).content.decode()
+
+    for queue, name in (("ledger", "account-7"), ("default", "slow")):
+        assert f'href="{escape(stream_page(queue, name))}"' in html
+
+
+def test_a_stream_that_nothing_holds_says_so(admin_client: Client, db) -> None:
+    send("mail", stream="free")
+
+    page = admin_client.get(stream_page("default", "free"))
+
+    assert "Nothing holds this stream." in page.content.decode()
+    assert len(page.context["messages"]) == 1
+
+
+def test_a_long_stream_is_cut_and_says_where_the_rest_is(
+    admin_client: Client, halted, monkeypatch
+) -> None:
+    monkeypatch.setattr(streams, "FOLLOWERS", 2)
+
+    page = admin_client.get(stream_page("ledger", "account-7"))
+
+    assert (len(page.context["messages"]), page.context["more"]) == (2, True)
+    assert "All messages of this stream" in page.content.decode()
+
+
+def test_no_queue_or_no_name_is_no_stream(admin_client: Client, halted) -> None:
+    for queue, name in (("gone", "account-7"), ("ledger", "\x00"), ("\x00", "account-7")):
+        assert admin_client.get(stream_page(queue, name)).status_code == 404
+    for queue, name in (("", "account-7"), ("ledger", "")):
+        assert admin_client.get(stream_page(queue, name)).url == here()
+
+
+def test_a_stream_is_seen_with_the_right_to_see_messages(login, halted) -> None:
+    assert login("view_poisonrecord").get(stream_page("ledger", "account-7")).status_code == 403

@@ -40,6 +40,7 @@ PAGES = {
     "message": "message/{message}/change/",
     "act": "message/act/remove/?ids={message}",
     "streams": "message/streams/",
+    "stream": "message/stream/?queue=default&name=slow",
     "queues": "queue/",
     "queue": "queue/{queue}/change/",
     "pause": "queue/{queue}/pause/",

@@ -21,7 +21,7 @@ from ..confirm import command
 from ..dead_queue import show_death
 from ..error_text import exception_of
 from ..render import reason_name
-from ..streams import StreamActView, StreamsView
+from ..streams import StreamActView, StreamsView, StreamView
 from ..urls import GROUP, to_act
 from .actions import ACTS, AT_ONCE
 from .filters import (
@@ -138,6 +138,11 @@ class MessageAdmin(ReadOnlyAdmin):
                 "streams/",
                 view(StreamsView.as_view(model_admin=self)),
                 name="deadletter_streams",
+            ),
+            path(
+                "stream/",
+                view(StreamView.as_view(model_admin=self)),
+                name="deadletter_stream",
             ),
             path(
                 "streams/<slug:slug>/<int:poison_id>/",

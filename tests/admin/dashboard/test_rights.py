@@ -22,7 +22,7 @@ TOLD = {
         "1 stream",
     ],
     "view_poisonrecord": [
-        "Dead letters of the last 24 hours, by cause",
+        "Causes that need a person",
         "1 dead letter of the last hour",
         "fingerprint=",
     ],

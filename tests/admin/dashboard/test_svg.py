@@ -95,3 +95,54 @@ def test_a_sparkline_has_a_bar_for_every_value_but_0():
     assert [(bar.x, bar.y, bar.height) for bar in spark.bars.bars] == [(4, 18.5, 1.5), (12, 0, 20)]
     assert (spark.width, spark.height) == (15, 20)
     assert sparkline([]).bars.path == sparkline([0, 0]).bars.path == ""
+
+
+def test_a_spike_does_not_flatten_the_others():
+    usual = [3, 4, 5, 4, 3, 5, 4, 3, 4]
+    chart = stacked_bars([[*usual, 1_000]], labels=[""] * 10, frame=FRAME)
+
+    assert [tick.label for tick in chart.values] == ["0", "2", "4", "6"]
+    assert chart.above == ((9, 1_000),)
+    (cut,) = chart.cuts
+    assert (cut.x, cut.label) == (95.0, "1k")
+    assert chart.bars[0].bars[9].height == 100
+    assert chart.bars[0].bars[2].height > 80
+
+
+def test_lines_are_cut_as_bars_are_and_the_step_under_way_decides_nothing():
+    usual = [3, 4, 5, 4, 3, 5, 4, 3, 4]
+
+    cut = lines([[*usual, 1_000, 4], [0] * 11], labels=[""] * 11, whole=10, frame=FRAME)
+    whole = lines([[*usual, 4, 1_000], [0] * 11], labels=[""] * 11, whole=10, frame=FRAME)
+
+    assert cut.above == ((9, 1_000),)
+    assert (whole.above, whole.cuts) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 1, 1, 4],  # not so high
+        [10, 1_000],  # too few to know what is usual
+        [0] * 50 + [1_000, 1_000, 1_000],  # too few with any value
+        [1] * 8 + [1_000] * 2,  # not one in ten
+    ],
+)
+def test_what_is_no_spike_is_drawn_whole(values):
+    chart = stacked_bars([values], labels=[""] * len(values), frame=FRAME)
+
+    assert (chart.above, chart.cuts) == ((), ())
+
+
+def test_values_of_neighbouring_spikes_do_not_cover_each_other():
+    chart = stacked_bars([[5] * 58 + [900, 901]], labels=[""] * 60, frame=FRAME)
+
+    assert [cut.label for cut in chart.cuts] == ["900", ""]
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60))
+def test_nothing_is_above_an_axis_unless_it_is_marked(values):
+    chart = stacked_bars([values], labels=[""] * len(values))
+
+    assert len(chart.cuts) == len(chart.above)
+    assert len(chart.above) <= len([n for n in values if n]) / 10
