@@ -292,6 +292,7 @@ def _base_url(value: Any, where: str) -> str:
 #: Required and optional options of each kind of rule.
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "new_group": ((), ("queue",)),
+    "regressed_group": ((), ("queue",)),
     "poison_rate": (("above",), ("within", "queue")),
     "poison_depth": (("above",), ("queue",)),
     "oldest_age": (("after",), ("queue",)),

@@ -25,13 +25,14 @@ from ..logs import event
 from ..models import Alert, Message, primary_alias
 from ..text import notice_line, storable_text
 from .context import COUNTED, AlertContext, alert_poison
+from .main_groups import RULES as _GROUPS
+from .main_groups import members_of
 from .notice import EVENTS, alert_title
 
-_GROUP = Alert.Rule.NEW_GROUP.value
 _RATE, _DEPTH = Alert.Rule.POISON_RATE.value, Alert.Rule.POISON_DEPTH.value
 _HALTED = Alert.Rule.HALTED_STREAM.value
 #: Rules about dead letters: those that are left of an alert can be counted.
-COUNTING = (_GROUP, _RATE, _DEPTH, _HALTED)
+COUNTING = (*_GROUPS, _RATE, _DEPTH, _HALTED)
 
 
 def with_current_counts(notice: dict[str, Any], *, using: str | None) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def left_of(rule: str, subject: str, *, using: str, limit: int = COUNTED) -> int
 
 
 def _sort_key(alert: dict[str, Any]) -> tuple[int, int]:
-    return EVENTS.get(alert["event"], 0), -alert["count"] if alert["rule"] == _GROUP else 0
+    return EVENTS.get(alert["event"], 0), -alert["count"] if alert["rule"] in _GROUPS else 0
 
 
 def _with_counts(context: AlertContext, alert: dict[str, Any]) -> dict[str, Any]:
@@ -96,14 +97,14 @@ def _subject(alert: dict[str, Any]) -> str:
 
 
 def _records(using: str, rule: str, subject: str) -> Any:
-    if rule == _GROUP:
-        return alert_poison(using).filter(fingerprint=subject)
+    if rule in _GROUPS:
+        return alert_poison(using).filter(fingerprint__in=members_of(using, subject))
     return alert_poison(using, subject)
 
 
 def _count(context: AlertContext, alert: dict[str, Any], subject: str) -> int:
     rule = alert["rule"]
-    if rule == _GROUP:
+    if rule in _GROUPS:
         since = parse_datetime(alert["since"])
         records = _records(context.using, rule, subject).filter(poisoned_at__gte=since)
         return _up_to(records) + _moved(context.using, rule, subject, since=since)
@@ -118,8 +119,9 @@ def _moved(
     using: str, rule: str, subject: str, *, since: datetime | None = None, limit: int = COUNTED
 ) -> int:
     """Count messages in dead queues: of a group, or those that died in a queue."""
-    if rule == _GROUP:
-        rows = Message.objects.using(using).filter(fingerprint=subject)
+    if rule in _GROUPS:
+        members = members_of(using, subject)
+        rows = Message.objects.using(using).filter(fingerprint__in=members)
         rows = rows if since is None else rows.filter(died_at__gte=since)
         return int(rows.order_by("died_at", "id").values("pk")[: limit + 1].count())
     policy = get_settings().alerts or AlertPolicy(rules=(), channels=())
