@@ -11,7 +11,7 @@ from deadletter import operations
 from deadletter.alerts.notice import link_to
 from deadletter.lifecycle import sweep
 from deadletter.lifecycle.groups import fold_all_groups
-from deadletter.models import Alert, FailureGroup, Message, PoisonRecord
+from deadletter.models import Alert, ApplicationRelease, FailureGroup, Message, PoisonRecord
 from tests.operations.records import dead
 
 from .conftest import SECRET, notices, open_alerts, told
@@ -311,8 +311,6 @@ def test_a_failure_in_an_older_release_does_not_wake_a_resolved_group(clock, rul
     rules(new_group=True, regressed_group=True)
     decide()
     group = die(failure={"release": "1.0"})
-    from deadletter.models import ApplicationRelease
-
     ApplicationRelease.objects.create(name="1.0", first_seen_at=clock.now, last_seen_at=clock.now)
     operations.resolve_group(group, in_release="2.0", by="ann")
     clock.advance(60)
