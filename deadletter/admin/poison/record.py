@@ -15,6 +15,7 @@ from ...text import page_text
 from ..confirm import command
 from ..dead_queue import show_death
 from ..history import timeline
+from ..outside_links import links_of_record
 from ..render import read_json, reason_name, show_json, show_progress, stage_names
 from ..result_text import call_of
 from ..urls import to_instance, to_message
@@ -31,6 +32,7 @@ class RecordView(PoisonPageView):
         found, allowed, now = self.record, self.rights, clock.now(primary_alias())
         behind = following(found)
         payload = read_json(found, "payload") if allowed.payload else None
+        headers = read_json(found, "headers") if allowed.payload else None
         can = {"retry": allowed.retry, "remove": allowed.remove}
         return self.page(
             "poison/record",
@@ -47,7 +49,8 @@ class RecordView(PoisonPageView):
             progress=show_progress(found, texts=allowed.payload),
             call=call_of(found, payload),
             payload=None if payload is None else show_json(payload),
-            headers=show_json(read_json(found, "headers")) if allowed.payload else None,
+            headers=None if headers is None else show_json(headers),
+            outside=links_of_record(found, headers and headers.value),
             behind=behind,
             followers=[
                 (message, to_message(self.site_name, request, message.pk))
