@@ -43,6 +43,7 @@ from ..models import (
 )
 from ..models.group import OPEN_STATES
 from ..redaction import redact_tag
+from ..sql.planner import by_index
 from ..text import short_repr
 from .filter_values import check_text, read_tag
 from .streams import HeldStream, get_stream
@@ -322,7 +323,8 @@ def read_sizes(fingerprints: Iterable[str], *, using: str) -> dict[str, tuple[in
     if not wanted:
         return {}
     limits = {"counted": COUNTED + 1, "halted": STREAMS_COUNTED + 1}
-    rows = sql.run(connections[using], "read_group_sizes", {"fingerprints": wanted, **limits})
+    with by_index(using):
+        rows = sql.run(connections[using], "read_group_sizes", {"fingerprints": wanted, **limits})
     return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
 
