@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 from django.urls import reverse
 
+from deadletter import alerts, operations
+from deadletter.alerts.notice import path_of
+from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import Alert
 from tests.operations.records import dead
 
@@ -31,6 +37,45 @@ def test_alerts_are_listed_filtered_and_found(alert, admin_client):
     assert f"/{Alert.objects.get(closed_at=None).pk}/change/" not in over
     found = admin_client.get(page, {"q": alert.subject}).content.decode()
     assert "1 alert" in found
+
+
+def test_a_line_begins_with_what_it_is_about_and_links_there(alert, admin_client):
+    page = admin_client.get(reverse("admin:deadletter_alert_changelist")).content.decode()
+
+    titles = re.findall(r'class="(?:sortable )?column-(\w+)', page)
+    assert titles == ["subject_linked", "what", "since", "counted", "state"]
+    lines = page.split("<tbody>")[1].split("<tr>")[1:]
+    first = [line.split("<td")[0].split("<a ")[1] for line in lines]
+    detail = reverse("admin:deadletter_alert_change", args=[alert.pk])
+    assert path_of(alert) in html.unescape(first[1])
+    assert "<bdi>mail: UNKNOWN</bdi>" in first[1]
+    # The rule leads to the alert itself.
+    assert detail in lines[1].split("<td")[1]
+    assert reverse("admin:deadletter_poisonrecord_changelist") in first[0]
+    assert "<bdi>all queues</bdi>" in first[0]
+
+
+def test_a_hostile_name_is_text(alert, admin_client):
+    Alert.objects.filter(pk=alert.pk).update(
+        detail={"name": "<img src=x>\u202e", "exception": "<b>"}, subject='"><script>'
+    )
+
+    page = admin_client.get(reverse("admin:deadletter_alert_changelist")).content.decode()
+
+    assert "<img src=x>" not in page
+    assert '<script>"' not in page
+    assert "\u202e" not in page
+    assert "&lt;img src=x&gt;" in page
+
+
+def test_an_alert_that_a_person_ended_says_how(alert, admin_client):
+    fold_all_groups()
+    operations.mute_group(alert.subject, by="ann")
+    alerts.decide()
+
+    page = admin_client.get(reverse("admin:deadletter_alert_changelist")).content.decode()
+
+    assert '<span class="dl-state dl-state-due">muted</span>' in page
 
 
 def test_an_alert_is_shown_and_cannot_be_changed(alert, admin_client):
