@@ -1,4 +1,4 @@
-"""Links to other systems: templates are checked at the start, values are quoted, hosts are fixed."""
+"""Links to other systems: checked at the start, values quoted, hosts fixed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_values_are_quoted_and_links_without_their_value_are_left_out(links, clo
     assert link.label == "Logs"
     assert link.url == (
         "https://logs.example.org/?q=a%2F..%2Fb%3Fx%3D1%26y%3D%C3%A4%23%3C%27%22%3F&since="
-        + f"{clock.now:%Y-%m-%dT%H%%3A%M%%3A%SZ}"
+        f"{clock.now:%Y-%m-%dT%H%%3A%M%%3A%SZ}"
     )
 
 
