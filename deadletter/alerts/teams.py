@@ -21,8 +21,8 @@ from .http_post import post
 
 #: Bytes of a message that Teams accepts, less some for what the workflow adds.
 LIMIT = 26_000
-#: Characters of an error.
-ERROR = 1_000
+#: Characters and lines of an error; each line is an element of the card.
+ERROR, LINES = 1_000, 12
 
 
 def deliver(channel: Channel, notice: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ def _alert(alert: dict[str, Any]) -> dict[str, Any]:
     items = [_text(headline(alert), weight="Bolder")]
     items += [_text(f"{label}: {value}", isSubtle=True) for label, value in alert_facts(alert)]
     if alert["error"]:
-        lines = alert["error"][:ERROR].split("\n")
+        lines = alert["error"][:ERROR].split("\n")[:LINES]
         items += [_text(line or " ", fontType="Monospace") for line in lines]
     if alert["url"]:
         open = {"type": "Action.OpenUrl", "title": gettext("Open in the admin")}

@@ -45,14 +45,16 @@ def test_a_line_begins_with_what_it_is_about_and_links_there(alert, admin_client
     titles = re.findall(r'class="(?:sortable )?column-(\w+)', page)
     assert titles == ["subject_linked", "what", "since", "counted", "state"]
     lines = page.split("<tbody>")[1].split("<tr>")[1:]
-    first = [line.split("<td")[0].split("<a ")[1] for line in lines]
-    detail = reverse("admin:deadletter_alert_change", args=[alert.pk])
-    assert path_of(alert) in html.unescape(first[1])
-    assert "<bdi>mail: UNKNOWN</bdi>" in first[1]
+    depth, group = (
+        dict(re.findall(r'class="field-(\w+)[^"]*">(.*?)</t[dh]>', line)) for line in lines
+    )
+    assert path_of(alert) in html.unescape(group["subject_linked"])
+    assert "<bdi>mail: UNKNOWN</bdi>" in group["subject_linked"]
     # The rule leads to the alert itself.
-    assert detail in lines[1].split("<td")[1]
-    assert reverse("admin:deadletter_poisonrecord_changelist") in first[0]
-    assert "<bdi>all queues</bdi>" in first[0]
+    assert reverse("admin:deadletter_alert_change", args=[alert.pk]) in group["what"]
+    assert (group["counted"], "open" in group["state"]) == ("1", True)
+    assert reverse("admin:deadletter_poisonrecord_changelist") in depth["subject_linked"]
+    assert "<bdi>all queues</bdi>" in depth["subject_linked"]
 
 
 def test_a_hostile_name_is_text(alert, admin_client):
