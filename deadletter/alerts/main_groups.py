@@ -21,6 +21,8 @@ CLOSED_AS = "closed_as"
 MERGED = "merged"
 #: States, and "merged", about which people are told nothing.
 QUIET = (GroupState.MUTED.value, GroupState.RESOLVED.value, MERGED)
+#: Groups whose dead letters are counted as one group: as many as people can merge.
+COUNTED_MEMBERS = 101
 #: Fingerprints in one query.
 _PIECE = 1_000
 
@@ -83,4 +85,7 @@ def read_members(using: str, mains: Collection[str]) -> dict[str, list[str]]:
 
 
 def members_of(using: str, main: str) -> list[str]:
-    return read_members(using, [main])[main]
+    """Return the group and the groups merged into it of which alerts count the dead letters."""
+    rows = FailureGroup.objects.using(using).filter(merged_into=main)
+    newest = rows.order_by("-last_failed_at", "-id").values_list("fingerprint", flat=True)
+    return [main, *newest[: COUNTED_MEMBERS - 1]]

@@ -32,6 +32,7 @@ from .context import (
     MOST,
     AlertContext,
     Observation,
+    alert_poison,
     identify,
     later,
     newest,
@@ -43,6 +44,8 @@ from .main_groups import CLOSED_AS, Standing, members_of, read_members, read_sta
 RULE = Alert.Rule.NEW_GROUP.value
 #: Groups read by one decision, one index probe each; the next decision continues there.
 GROUPS = 2_000
+#: Groups of one alert whose latest dead letter is looked at for the example.
+EXAMPLES = 10
 #: How long closed alerts are kept, and so how late a record may appear and still be new.
 KEPT = timedelta(days=30)
 
@@ -138,14 +141,12 @@ def _last_merged_deaths(context: AlertContext, known: Iterable[str]) -> dict[str
 def recount(context: AlertContext, alert: Alert) -> int:
     """Update an alert's count and example; return the number of deaths since the last notice."""
     members = members_of(context.using, alert.subject)
-    records = context.poison().filter(fingerprint__in=members)
-    since = records.filter(poisoned_at__gte=alert.since)
-    in_dead_queues = Message.objects.using(context.using).filter(fingerprint__in=members)
-    moved = in_dead_queues.filter(died_at__gte=alert.since)
     # A death counts even if the message was retried or removed since.
-    alert.count = max(alert.count, _counted(since) + _counted(moved, by="died_at"))
-    last = in_dead_queues.order_by("-died_at", "-id").values_list("pk", flat=True).first()
-    latest = later(newest(records), context.moved_as_records(last).get(last))
+    count = count_deaths(context.using, members, {"gte": alert.since})
+    alert.count = max(alert.count, count)
+    latest = None
+    for fingerprint in members[:EXAMPLES]:
+        latest = later(latest, _newest(context, fingerprint))
     # A group can come back with a failure; then its last death is older.
     if latest is not None and (alert.rule == RULE or latest.poisoned_at >= alert.since):
         kept = (regressed_groups.RELEASE, regressed_groups.RESOLVED_IN, CLOSED_AS)
@@ -155,8 +156,40 @@ def recount(context: AlertContext, alert: Alert) -> int:
     if alert.told_at is None or alert.rule != RULE:
         return 0
     reported = datetime.fromtimestamp(alert.told_mark, tz=context.now.tzinfo)
-    fresh = _counted(since.filter(poisoned_at__gt=reported))
-    return fresh + _counted(moved.filter(died_at__gt=reported), by="died_at")
+    return count_deaths(context.using, members, {"gte": alert.since, "gt": reported})
+
+
+def _newest(context: AlertContext, fingerprint: str) -> Any:
+    """Return the dead letter of one group that died last, wherever it is."""
+    moved = Message.objects.using(context.using).filter(fingerprint=fingerprint)
+    last = moved.order_by("-died_at", "-id").values_list("pk", flat=True).first()
+    records = context.poison().filter(fingerprint=fingerprint)
+    return later(newest(records), context.moved_as_records(last).get(last))
+
+
+def count_deaths(
+    using: str,
+    members: Iterable[str],
+    times: dict[str, datetime] | None = None,
+    *,
+    limit: int | None = None,
+) -> int:
+    """
+    Count the dead letters of groups, records and messages in dead queues, by the times of death.
+
+    Each is counted up to `limit` + 1, in the order of an index, until the sum exceeds `limit`,
+    which is COUNTED by default.
+    """
+    total, most = 0, COUNTED if limit is None else limit
+    for fingerprint in members:
+        records = alert_poison(using).filter(fingerprint=fingerprint)
+        records = records.filter(**{f"poisoned_at__{op}": at for op, at in (times or {}).items()})
+        moved = Message.objects.using(using).filter(fingerprint=fingerprint)
+        moved = moved.filter(**{f"died_at__{op}": at for op, at in (times or {}).items()})
+        total += _counted(records, limit=most) + _counted(moved, by="died_at", limit=most)
+        if total > most:
+            break
+    return total
 
 
 def weights(context: AlertContext, since: datetime) -> Counter[str]:
@@ -170,8 +203,8 @@ def weights(context: AlertContext, since: datetime) -> Counter[str]:
     return found
 
 
-def _counted(rows: Any, *, by: str = "poisoned_at") -> int:
-    return int(rows.order_by(by, "id").values("pk")[: COUNTED + 1].count())
+def _counted(rows: Any, *, by: str = "poisoned_at", limit: int) -> int:
+    return int(rows.order_by(by, "id").values("pk")[: limit + 1].count())
 
 
 def _read(context: AlertContext, after: str) -> list[_GroupTimes]:
@@ -273,10 +306,11 @@ def _new(
 
 
 def _first_since(context: AlertContext, group: _GroupTimes, reported: datetime) -> datetime:
-    members = members_of(context.using, group.fingerprint)
-    records = context.poison().filter(fingerprint__in=members, poisoned_at__gt=reported)
-    moved = Message.objects.using(context.using).filter(fingerprint__in=members)
-    moved = moved.filter(died_at__gt=reported).order_by("died_at", "id")
-    times = records.order_by("poisoned_at", "id").values_list(F("poisoned_at"), flat=True)
-    moves = moved.values_list(F("died_at"), flat=True)
-    return min([*times[:1], *moves[:1]], default=group.last)
+    found = [group.last]
+    for fingerprint in members_of(context.using, group.fingerprint):
+        records = context.poison().filter(fingerprint=fingerprint, poisoned_at__gt=reported)
+        moved = Message.objects.using(context.using).filter(fingerprint=fingerprint)
+        moved = moved.filter(died_at__gt=reported).order_by("died_at", "id")
+        times = records.order_by("poisoned_at", "id").values_list(F("poisoned_at"), flat=True)
+        found += [*times[:1], *moved.values_list(F("died_at"), flat=True)[:1]]
+    return min(found)
