@@ -35,6 +35,8 @@ class Standing(NamedTuple):
     state_at: datetime | None = None
     #: A person set the state; else a failure, or time.
     by_person: bool = False
+    #: The queue of its latest failure.
+    queue: str = ""
 
     @property
     def is_quiet(self) -> bool:
@@ -65,9 +67,9 @@ def _read(using: str, fingerprints: Collection[str]) -> dict[str, Standing]:
         rows = FailureGroup.objects.using(using).filter(
             fingerprint__in=wanted[start : start + _PIECE]
         )
-        columns = ("fingerprint", "merged_into", "state", "state_at", "state_by")
-        for fingerprint, main, state, at, by in rows.values_list(*columns):
-            found[fingerprint] = Standing(main or fingerprint, state, at, bool(by))
+        columns = ("fingerprint", "merged_into", "state", "state_at", "state_by", "queue")
+        for fingerprint, main, state, at, by, queue in rows.values_list(*columns):
+            found[fingerprint] = Standing(main or fingerprint, state, at, bool(by), queue)
     return found
 
 

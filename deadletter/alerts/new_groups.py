@@ -125,10 +125,10 @@ def _by_main(
 
 
 def _is_left_out(context: AlertContext, standing: Standing) -> bool:
-    told_otherwise = standing.state == GroupState.REGRESSED and context.policy.of_kind(
-        regressed_groups.RULE
+    is_regressed = standing.state == GroupState.REGRESSED
+    return standing.is_quiet or (
+        is_regressed and regressed_groups.is_watched(context, standing.queue)
     )
-    return standing.is_quiet or bool(told_otherwise)
 
 
 def _last_merged_deaths(context: AlertContext, known: Iterable[str]) -> dict[str, datetime]:

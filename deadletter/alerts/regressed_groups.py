@@ -45,6 +45,12 @@ def regressed_groups(context: AlertContext, known: Collection[str]) -> Iterator[
         )
 
 
+def is_watched(context: AlertContext, queue: str) -> bool:
+    """True if a rule for regressed groups is for this queue."""
+    queues = context.queues_with_rule(RULE)
+    return bool(context.policy.of_kind(RULE)) and (queues is None or queue in queues)
+
+
 def _read_events(using: str, fingerprints: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return the releases of the last regression of each group, as its event names them."""
     rows = GroupEvent.objects.using(using).filter(

@@ -336,6 +336,22 @@ def test_a_rule_for_one_queue_says_nothing_of_other_queues(clock, rules, decide,
     assert open_alerts() == [f"regressed_group:{group}"]
 
 
+def test_a_regressed_group_whose_queue_has_no_rule_is_reported_as_a_new_one(
+    clock, rules, decide, policy
+):
+    policy("bulk")
+    rules(new_group=True, regressed_group={"queue": "bulk"}, digest=1)
+    decide()
+    group = die()
+    operations.resolve_group(group, by="ann")
+    clock.advance(60)
+    die()
+
+    decide()
+
+    assert told() == [[("raised", f"new_group:{group}")]]
+
+
 def test_the_own_messages_of_alerts_never_regress(clock, rules, decide):
     rules(regressed_group=True)
     decide()
