@@ -88,7 +88,7 @@ def new_groups(
     groups = _read(context, after)
     upto = groups[-1].fingerprint if len(groups) >= GROUPS else None
     state.cursor = upto or ""
-    known = {alert.subject for alert in open.values() if alert.rule == RULE}
+    known = {alert.subject: alert for alert in open.values() if alert.rule == RULE}
     recent = context.now - context.policy.recover_after
     standings = read_standings(context.using, [group.fingerprint for group in groups])
     mains = [
@@ -97,7 +97,9 @@ def new_groups(
         if not _is_left_out(context, standings[group.fingerprint])
     ]
     found = [
-        _growing(group) for group in mains if group.fingerprint in known and group.last > recent
+        _growing(group, known[group.fingerprint])
+        for group in mains
+        if group.fingerprint in known and group.last > recent
     ]
     begun = [
         group
@@ -222,13 +224,15 @@ def _read(context: AlertContext, after: str) -> list[_GroupTimes]:
     ]
 
 
-def _growing(group: _GroupTimes) -> Observation:
+def _growing(group: _GroupTimes, alert: Alert) -> Observation:
+    # Of merged groups, those outside the range may have died later.
+    last = max(group.last, alert.last_at)
     return Observation(
         rule=RULE,
         subject=group.fingerprint,
         since=group.first,
-        last_at=group.last,
-        mark=group.last.timestamp(),
+        last_at=last,
+        mark=max(last.timestamp(), alert.mark),
     )
 
 
