@@ -78,14 +78,12 @@ def announce(context: AlertContext, items: Sequence[NoticeItem]) -> int:
     chosen = _largest_first(context, items)
     described: dict[int, dict[str, Any]] = {}
     loud = [item for item in chosen if not item.is_quiet]
-    if len(loud) == len(chosen):
-        everybody, programs = channels, ()
-    else:
-        everybody = tuple(one for one in channels if one.kind not in _PROGRAMS)
-        programs = tuple(one for one in channels if one.kind in _PROGRAMS)
+    has_quiet = len(loud) < len(chosen)
+    programs = [one for one in channels if has_quiet and one.kind in _PROGRAMS]
+    others = [one for one in channels if one not in programs]
     sent = 0
     rest = chosen
-    for some, to in ((loud, everybody), (chosen, programs)):
+    for some, to in ((loud, others), (chosen, programs)):
         if some and to:
             notice = _new_notice(context, some, described)
             rest = some[len(notice["alerts"]) :]
@@ -341,8 +339,8 @@ def closed_word(detail: dict[str, Any]) -> str:
     if closed_as == main_groups.MERGED:
         return gettext("merged")
     # A new group was reopened, or split from another one.
-    is_state = closed_as in GroupState.values and closed_as != GroupState.NEW
-    return str(GroupState(closed_as).label) if is_state else ""
+    states = [state for state in GroupState if state != GroupState.NEW and state == closed_as]
+    return str(states[0].label) if states else ""
 
 
 def quiet_text(left: str) -> str:

@@ -62,14 +62,15 @@ def _blocks(alert: dict[str, Any]) -> Iterator[dict[str, Any]]:
     facts = " · ".join(f"{label}: {value}" for label, value in alert_facts(alert))
     yield {"type": "context", "elements": [_plain(facts or "-", 2_000)]}
     if alert["error"]:
-        text = {"type": "text", "text": _cut(alert["error"], ERROR)}
-        block = {"type": "rich_text_preformatted", "elements": [text]}
+        error = {"type": "text", "text": _cut(alert["error"], ERROR)}
+        block = {"type": "rich_text_preformatted", "elements": [error]}
         yield {"type": "rich_text", "elements": [block]}
     if alert["url"]:
         address = escape(alert["url"]).replace("|", "%7C")
         label = escape(gettext("Open in the admin"))
-        text = {"type": "mrkdwn", "text": f"<{address}|{label}>", "verbatim": True}
-        if len(text["text"]) <= SECTION:
+        link = f"<{address}|{label}>"
+        if len(link) <= SECTION:
+            text = {"type": "mrkdwn", "text": link, "verbatim": True}
             yield {"type": "section", "text": text}
 
 

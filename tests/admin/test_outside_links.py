@@ -10,7 +10,7 @@ from deadletter import send
 from deadletter.admin.outside_links import links_of_group, outside_links, trace_of
 from deadletter.checks import check_settings
 from deadletter.lifecycle import Failure, claim, fail
-from deadletter.models import FailureGroup, Message
+from deadletter.models import FailureGroup, Message, Queue
 
 from .conftest import SCRIPT
 from .conftest import url as page_url
@@ -109,12 +109,12 @@ def test_the_page_of_a_record_links_to_other_systems(links, admin_client, poison
             f"{SCRIPT[:50]}": "https://t.example.org/{trace_id}",
         }
     )
-    record = poisoned(name="mail/ä", headers=PARENT)
+    record = poisoned(name="mail/a+b", headers=PARENT)
 
     page = admin_client.get(page_url("poisonrecord", "change", record.pk)).content.decode()
 
     assert (
-        f"https://logs.example.org/?q={record.message_id}&amp;n=mail%2F%C3%A4"
+        f"https://logs.example.org/?q={record.message_id}&amp;n=mail%2Fa%2Bb"
         f"&amp;f={record.fingerprint}&amp;u={record.poisoned_at:%Y-%m-%dT%H%%3A%M%%3A%SZ}" in page
     )
     assert f'href="https://t.example.org/{TRACE}" rel="noopener noreferrer"' in page
@@ -161,8 +161,8 @@ def test_a_message_in_a_dead_queue_links_by_the_id_under_which_it_ran(
     links, admin_client, policy, clock
 ):
     links({"Logs": "https://logs.example.org/{message_id}"})
-    policy("morgue", paused=True)
-    policy("q", dead_queue="morgue", on_poison="dead_queue")
+    morgue = Queue.objects.create(name="morgue", paused=True)
+    policy("q", on_poison="dead_queue", dead_queue=morgue)
     message = send("mail", queue="q")
     batch = claim(queues=["q"])
     fail(batch.token, [Failure(message.id, permanent=True, error="boom")])
