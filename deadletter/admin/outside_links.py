@@ -9,6 +9,7 @@ from typing import Any
 
 from ..conf import get_settings
 from ..models import FailureGroup, PoisonRecord, is_moved
+from .render import read_json
 
 #: The trace of a W3C `traceparent`: 32 digits, not all of them zero.
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
@@ -44,11 +45,11 @@ def outside_links(
     return [OutsideLink(str(label), url) for label, url in filled if url]
 
 
-def links_of_record(record: PoisonRecord, headers: Any = None) -> list[OutsideLink]:
-    """Return the links of a dead message; `headers` only for readers who may see them."""
+def links_of_record(record: PoisonRecord, *, headers: bool) -> list[OutsideLink]:
+    """Return the links of a dead message; with `headers`, readers may see those."""
     return outside_links(
         message_id=_original_id(record, record.message_id),
-        trace_id=trace_of(headers),
+        trace_id=_trace(record, headers),
         name=record.name,
         queue=record.queue,
         fingerprint=record.fingerprint,
@@ -57,18 +58,16 @@ def links_of_record(record: PoisonRecord, headers: Any = None) -> list[OutsideLi
     )
 
 
-def links_of_message(
-    message: Any, *, queue: str, now: datetime, headers: Any = None
-) -> list[OutsideLink]:
-    """Return the links of a message in a queue; of one in a dead queue, until it died."""
+def links_of_message(message: Any, queue: str, *, headers: bool) -> list[OutsideLink]:
+    """Return the links of a message as a page has read it; of a dead one, until it died."""
     return outside_links(
         message_id=_original_id(message, message.pk),
-        trace_id=trace_of(headers),
+        trace_id=_trace(message, headers),
         name=message.name,
         queue=queue,
         fingerprint=message.fingerprint or "",
         since=message.created_at,
-        until=message.died_at or now,
+        until=message.died_at or message.seen_at,
     )
 
 
@@ -90,6 +89,12 @@ def trace_of(headers: Any) -> str:
     given = next((headers[key] for key in headers if str(key).lower() == "traceparent"), None)
     found = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
     return found[1] if found else ""
+
+
+def _trace(row: Any, headers: bool) -> str:
+    """Return the trace of a message, if readers may see headers and a link names it."""
+    is_named = any("trace_id" in link.placeholders for link in get_settings().links)
+    return trace_of(read_json(row, "headers").value) if headers and is_named else ""
 
 
 def _original_id(row: Any, id: int) -> int:

@@ -73,7 +73,6 @@ class MessageView(AdminView):
         state = message.state(message.seen_at)
         title = page_text(str(message), limit=250)
         payload = read_json(message, "payload") if allowed else None
-        headers = read_json(message, "headers") if allowed else None
         queue = _queue(message)
         return self.page(
             "message/page",
@@ -96,13 +95,8 @@ class MessageView(AdminView):
             death=show_death(message, message.seen_at, texts=allowed) if is_moved(message) else "",
             call=call_of(message, payload),
             payload=None if payload is None else show_json(payload),
-            headers=None if headers is None else show_json(headers),
-            outside=links_of_message(
-                message,
-                queue=queue.name if queue else "",
-                now=message.seen_at,
-                headers=headers and headers.value,
-            ),
+            headers=show_json(read_json(message, "headers")) if allowed else None,
+            outside=links_of_message(message, queue.name if queue else "", headers=allowed),
             instance_url=to_instance(site, request, message.instance),
             timeline=timeline(message, payloads=allowed),
             trail=trail(message.pk, using=primary_alias()),

@@ -32,13 +32,13 @@ class RecordView(PoisonPageView):
         found, allowed, now = self.record, self.rights, clock.now(primary_alias())
         behind = following(found)
         payload = read_json(found, "payload") if allowed.payload else None
-        headers = read_json(found, "headers") if allowed.payload else None
         can = {"retry": allowed.retry, "remove": allowed.remove}
         return self.page(
             "poison/record",
             page_text(str(found), limit=250),
             tab="record",
             cause=cause(found),
+            outside=links_of_record(found, headers=allowed.payload),
             # A death without an exception keeps the name of its reason, which `cause` has said.
             raised="" if found.exception in FailureReason.__members__ else found.exception,
             # Of a record that died again in a dead queue: where it died first.
@@ -49,8 +49,7 @@ class RecordView(PoisonPageView):
             progress=show_progress(found, texts=allowed.payload),
             call=call_of(found, payload),
             payload=None if payload is None else show_json(payload),
-            headers=None if headers is None else show_json(headers),
-            outside=links_of_record(found, headers and headers.value),
+            headers=show_json(read_json(found, "headers")) if allowed.payload else None,
             behind=behind,
             followers=[
                 (message, to_message(self.site_name, request, message.pk))
