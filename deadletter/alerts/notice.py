@@ -271,7 +271,7 @@ def page_of(alert: Alert) -> tuple[str, dict[str, str]]:
         return "brokerstatus_changelist", {"q": subject}
     if rule in (Alert.Rule.SCHEDULE_FAILED, Alert.Rule.SCHEDULE_OVERDUE):
         return "schedule_changelist", {"q": subject} if subject else {}
-    return "queue_changelist", {}
+    return "queue_changelist", {"q": subject} if subject else {}
 
 
 # The words.

@@ -8,7 +8,7 @@ import re
 import pytest
 from django.urls import reverse
 
-from deadletter import alerts, operations
+from deadletter import alerts, operations, send
 from deadletter.alerts.notice import path_of
 from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import Alert
@@ -55,6 +55,20 @@ def test_a_line_begins_with_what_it_is_about_and_links_there(alert, admin_client
     assert (group["counted"], "open" in group["state"]) == ("1", True)
     assert reverse("admin:deadletter_poisonrecord_changelist") in depth["subject_linked"]
     assert "<bdi>all queues</bdi>" in depth["subject_linked"]
+
+
+def test_an_alert_about_a_queue_leads_to_that_queue(clock, rules, decide, policy, admin_client):
+    policy("mails")
+    rules(oldest_age={"after": 60, "queue": "mails"})
+    send("mail", queue="mails")
+    decide(120)
+
+    page = admin_client.get(reverse("admin:deadletter_alert_changelist")).content.decode()
+
+    queues = reverse("admin:deadletter_queue_changelist")
+    assert f'<a href="{queues}?q=mails"><bdi>mails</bdi></a>' in page
+    listed = admin_client.get(queues, {"q": "mails"}).content.decode()
+    assert "1 queue" in listed
 
 
 def test_a_hostile_name_is_text(alert, admin_client):
