@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +29,10 @@ EACH = "*"
 LARGEST = 1_000_000
 #: Characters that a signing secret must have.
 SECRET = 16
+#: Where PagerDuty takes events, unless a channel has another address (that of the EU).
+PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
+SEVERITIES = ("critical", "error", "warning", "info")
+_ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
 _PLAIN_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -59,6 +64,10 @@ class Channel:
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
     #: Seconds that one delivery may take.
     timeout: float = 10.0
+    #: Of the incidents of an incident service.
+    severity: str = "error"
+    #: What the incidents are about; "": the host of the site.
+    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +194,47 @@ def _webhook(name: str, given: Mapping[str, Any], where: str) -> Channel:
     )
 
 
+def _chat(name: str, given: Mapping[str, Any], where: str) -> Channel:
+    _known(given, ("type", "url", "timeout", "allow_http"), where)
+    if "url" not in given:
+        raise ValueError(f"{where}: 'url' is missing")
+    return Channel(
+        name=name,
+        kind=given["type"],
+        url=_url(given["url"], where, plain=_flag(given.get("allow_http", False), where)),
+        timeout=_timeout(given.get("timeout", 10), where),
+    )
+
+
+def _pagerduty(name: str, given: Mapping[str, Any], where: str) -> Channel:
+    _known(given, ("type", "key", "url", "severity", "source", "timeout", "allow_http"), where)
+    if "key" not in given:
+        raise ValueError(f"{where}: 'key' is missing")
+    key, severity, source = given["key"], given.get("severity", "error"), given.get("source", "")
+    # The key is a secret: it is not quoted.
+    if not isinstance(key, str) or not _ROUTING_KEY.fullmatch(key):
+        raise ValueError(
+            f"{where}: 'key' must be the integration key of a service: 32 letters and digits"
+        )
+    if not isinstance(severity, str) or severity not in SEVERITIES:
+        raise ValueError(
+            f"{where}: 'severity' must be one of {', '.join(SEVERITIES)}, got "
+            f"{short_repr(severity)}"
+        )
+    if not isinstance(source, str) or not source.isprintable() or len(source) > 200:
+        raise ValueError(f"{where}: 'source' must be one line of at most 200 characters")
+    url = given.get("url", PAGERDUTY)
+    return Channel(
+        name=name,
+        kind="pagerduty",
+        url=_url(url, where, plain=_flag(given.get("allow_http", False), where)),
+        secrets=(key.encode(),),
+        timeout=_timeout(given.get("timeout", 30), where),
+        severity=severity,
+        source=source,
+    )
+
+
 def _timeout(value: Any, where: str) -> float:
     seconds = as_timedelta(value, field=f"{where}: timeout").total_seconds()
     if not 0 < seconds <= 60:
@@ -292,6 +342,7 @@ def _base_url(value: Any, where: str) -> str:
 #: Required and optional options of each kind of rule.
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "new_group": ((), ("queue",)),
+    "regressed_group": ((), ("queue",)),
     "poison_rate": (("above",), ("within", "queue")),
     "poison_depth": (("above",), ("queue",)),
     "oldest_age": (("after",), ("queue",)),
@@ -314,6 +365,9 @@ _OPTIONS: dict[str, Callable[[Any, str], Any]] = {
 _CHANNELS: dict[str, Callable[[str, Mapping[str, Any], str], Channel]] = {
     "email": _email,
     "webhook": _webhook,
+    "slack": _chat,
+    "teams": _chat,
+    "pagerduty": _pagerduty,
 }
 _PLAIN: dict[str, Callable[[Any, str], Any]] = {
     "interval": _duration,

@@ -1,4 +1,8 @@
-"""The alerts: open and closed ones, and when their notices were sent. Rules open and close them."""
+"""
+The alerts: open and closed ones, one line each. Rules open and close them.
+
+A line says what it is about first, with a link to the group or to where the subject is listed.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,16 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.urls import NoReverseMatch
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..alerts.current_counts import left_of
-from ..alerts.notice import page_of, quiet_text
+from ..alerts.main_groups import RULES as GROUP_RULES
+from ..alerts.notice import closed_word, page_of, path_of, quiet_text
 from ..models import Alert, primary_alias
+from ..text import page_text
 from .base import ReadOnlyAdmin
 from .counts import IN_A_LIST, Capped
 from .error_text import hidden_text
@@ -51,30 +58,25 @@ def _left(alert: Alert) -> Capped | None:
 def _state(alert: Alert, left: Capped | None) -> tuple[str, str]:
     if alert.closed_at is None:
         return "halted", gettext("open")
+    detail = alert.detail if isinstance(alert.detail, dict) else {}
+    if word := closed_word(detail):
+        return "due", word
     # Over is only what has nothing left.
     return ("failed", quiet_text(str(left))) if left else ("due", gettext("over"))
 
 
 @admin.register(Alert)
 class AlertAdmin(ReadOnlyAdmin):
-    list_display = (
-        "what",
-        "state",
-        "subject_shown",
-        "counted",
-        "still_there",
-        "since",
-        "told_at",
-        "closed_at",
-    )
+    list_display = ("subject_linked", "what", "since", "counted", "state")
+    list_display_links = ("what",)
     list_filter = (AlertStateFilter, "rule")
     ordering = ("-id",)
     search_fields = ("key",)
     search_help_text = _("The exact name of a queue, worker or message, or a fingerprint.")
     fields = (
+        "subject_linked",
         "what",
         "state",
-        "subject_shown",
         "counted",
         "still_there",
         "since",
@@ -95,11 +97,23 @@ class AlertAdmin(ReadOnlyAdmin):
         return alert.get_rule_display()
 
     @admin.display(description=_("about"))
-    def subject_shown(self, alert: Alert) -> str:
+    def subject_linked(self, alert: Alert) -> Any:
+        """Name the group, the queue or the worker, with a link to its page."""
         detail = alert.detail if isinstance(alert.detail, dict) else {}
-        if alert.rule == Alert.Rule.NEW_GROUP:
-            return f"{detail.get('name', '')}: {detail.get('exception', '')}"
-        return alert.subject or gettext("all queues")
+        text = alert.subject or gettext("all queues")
+        if alert.rule in GROUP_RULES and detail.get("name"):
+            text = f"{detail['name']}: {detail.get('exception') or '?'}"
+        shown = page_text(text, limit=200)
+        address = self._address(alert)
+        if not address:
+            return format_html("<bdi>{}</bdi>", shown)
+        return format_html('<a href="{}"><bdi>{}</bdi></a>', address, shown)
+
+    def _address(self, alert: Alert) -> str:
+        try:
+            return path_of(alert, site_name=self.admin_site.name)
+        except NoReverseMatch:
+            return ""
 
     @admin.display(description=_("count"))
     def counted(self, alert: Alert) -> str:

@@ -25,13 +25,15 @@ from ..logs import event
 from ..models import Alert, Message, primary_alias
 from ..text import notice_line, storable_text
 from .context import COUNTED, AlertContext, alert_poison
+from .main_groups import RULES as _GROUPS
+from .main_groups import members_of
+from .new_groups import count_deaths
 from .notice import EVENTS, alert_title
 
-_GROUP = Alert.Rule.NEW_GROUP.value
 _RATE, _DEPTH = Alert.Rule.POISON_RATE.value, Alert.Rule.POISON_DEPTH.value
 _HALTED = Alert.Rule.HALTED_STREAM.value
 #: Rules about dead letters: those that are left of an alert can be counted.
-COUNTING = (_GROUP, _RATE, _DEPTH, _HALTED)
+COUNTING = (*_GROUPS, _RATE, _DEPTH, _HALTED)
 
 
 def with_current_counts(notice: dict[str, Any], *, using: str | None) -> dict[str, Any]:
@@ -68,11 +70,13 @@ def left_of(rule: str, subject: str, *, using: str, limit: int = COUNTED) -> int
     if rule == _HALTED:
         halting = alert_poison(using, subject).halting().order_by("stream", "message_id")
         return len(set(halting.values_list("stream", flat=True)[: limit + 1]))
-    return _up_to(_records(using, rule, subject), limit) + _moved(using, rule, subject, limit=limit)
+    if rule in _GROUPS:
+        return count_deaths(using, members_of(using, subject), limit=limit)
+    return _up_to(alert_poison(using, subject), limit) + _moved(using, subject)
 
 
 def _sort_key(alert: dict[str, Any]) -> tuple[int, int]:
-    return EVENTS.get(alert["event"], 0), -alert["count"] if alert["rule"] == _GROUP else 0
+    return EVENTS.get(alert["event"], 0), -alert["count"] if alert["rule"] in _GROUPS else 0
 
 
 def _with_counts(context: AlertContext, alert: dict[str, Any]) -> dict[str, Any]:
@@ -95,33 +99,21 @@ def _subject(alert: dict[str, Any]) -> str:
     return str(alert["key"]).partition(":")[2]
 
 
-def _records(using: str, rule: str, subject: str) -> Any:
-    if rule == _GROUP:
-        return alert_poison(using).filter(fingerprint=subject)
-    return alert_poison(using, subject)
-
-
 def _count(context: AlertContext, alert: dict[str, Any], subject: str) -> int:
     rule = alert["rule"]
-    if rule == _GROUP:
-        since = parse_datetime(alert["since"])
-        records = _records(context.using, rule, subject).filter(poisoned_at__gte=since)
-        return _up_to(records) + _moved(context.using, rule, subject, since=since)
+    if rule in _GROUPS:
+        since = parse_datetime(alert["since"]) or context.now
+        members = members_of(context.using, subject)
+        return count_deaths(context.using, members, {"gte": since})
     if rule == _RATE:
         begin = _begin(context, alert)
-        records = _records(context.using, rule, subject).filter(poisoned_at__gt=begin)
+        records = alert_poison(context.using, subject).filter(poisoned_at__gt=begin)
         return _up_to(records) + context.moved(subject, after=begin).count
     return int(alert["left"])
 
 
-def _moved(
-    using: str, rule: str, subject: str, *, since: datetime | None = None, limit: int = COUNTED
-) -> int:
-    """Count messages in dead queues: of a group, or those that died in a queue."""
-    if rule == _GROUP:
-        rows = Message.objects.using(using).filter(fingerprint=subject)
-        rows = rows if since is None else rows.filter(died_at__gte=since)
-        return int(rows.order_by("died_at", "id").values("pk")[: limit + 1].count())
+def _moved(using: str, subject: str) -> int:
+    """Count messages in dead queues that died in a queue, or in any."""
     policy = get_settings().alerts or AlertPolicy(rules=(), channels=())
     context = AlertContext(using=using, now=clock.now(using), policy=policy)
     return context.moved(subject).count
@@ -137,7 +129,7 @@ def _up_to(records: Any, limit: int = COUNTED) -> int:
 
 def _largest(context: AlertContext, alert: dict[str, Any], subject: str) -> dict[str, Any] | None:
     """Return the group of most of the newest dead letters of a queue, or of all."""
-    records = _records(context.using, alert["rule"], subject).order_by("-poisoned_at", "-id")
+    records = alert_poison(context.using, subject).order_by("-poisoned_at", "-id")
     if alert["rule"] == _RATE:
         records = records.filter(poisoned_at__gt=_begin(context, alert))
     groups = Counter(records.values_list("fingerprint", flat=True)[:COUNTED])

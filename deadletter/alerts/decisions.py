@@ -20,8 +20,8 @@ from ..alert_rules import AlertPolicy
 from ..conf import get_settings
 from ..lifecycle.transaction import Transaction, in_transaction
 from ..logs import event
-from ..models import Alert, AlertState, primary_alias
-from . import conditions, new_groups
+from ..models import Alert, AlertState, GroupState, primary_alias
+from . import conditions, main_groups, new_groups, regressed_groups
 from .context import AlertContext, Observation
 from .notice import CONTINUES, RAISED, RECOVERED, NoticeItem, announce, describe_alert
 
@@ -75,9 +75,12 @@ def _decide(tx: Transaction, policy: AlertPolicy, *, at_once: bool) -> Decision 
     rows = list(Alert.objects.using(tx.using).filter(settled_at=None).order_by("id"))
     before = {alert.pk: _values(alert) for alert in rows}
     open = {alert.key: alert for alert in rows if alert.closed_at is None}
+    recovered = _close_acted_on(context, rows, open)
     found = new_groups.new_groups(context, state, open)
-    raised = _update(context, rows, [*found.found, *conditions.observe(context)])
-    recovered = _close(context, open, found)
+    back = {alert.subject for alert in open.values() if alert.rule == regressed_groups.RULE}
+    regressed = regressed_groups.regressed_groups(context, back)
+    raised = _update(context, rows, [*found.found, *regressed, *conditions.observe(context)])
+    recovered += _close(context, open, found)
     alerts = [*rows, *(alert for alert in raised if alert._state.adding)]
     items = _due(context, state, alerts)
     sent = announce(context, items)
@@ -119,6 +122,9 @@ def _update(context: AlertContext, rows: list[Alert], seen: Iterable[Observation
             continue
         if alert.closed_at is not None:
             alert.closed_at = None
+            alert.detail = {
+                key: value for key, value in alert.detail.items() if key != main_groups.CLOSED_AS
+            }
             raised[alert.key] = alert
         alert.last_at, alert.mark = observation.last_at, observation.mark
         # An observation may leave values out: a group is counted when it is reported.
@@ -143,6 +149,41 @@ def _opened(context: AlertContext, observation: Observation) -> Alert:
     )
 
 
+def _close_acted_on(
+    context: AlertContext, rows: list[Alert], open: dict[str, Alert]
+) -> list[Alert]:
+    """
+    Close alerts about groups that people muted, resolved or merged, and take them out of `open`.
+
+    An alert about a regressed group ends with any act on its state. An end that was not reported
+    yet becomes quiet too.
+    """
+    alerts = [alert for alert in rows if alert.rule in main_groups.RULES]
+    standings = main_groups.read_standings(context.using, {alert.subject for alert in alerts})
+    closed = []
+    for alert in alerts:
+        standing = standings[alert.subject]
+        is_over = alert.rule == regressed_groups.RULE and standing.state != GroupState.REGRESSED
+        if standing.main != alert.subject:
+            end = main_groups.MERGED
+        elif standing.is_quiet or is_over:
+            end = standing.state
+        else:
+            continue
+        if alert.closed_at is not None:
+            if end in main_groups.QUIET:
+                alert.detail = {**alert.detail, main_groups.CLOSED_AS: end}
+            continue
+        alert.closed_at = context.now
+        alert.detail = {**alert.detail, main_groups.CLOSED_AS: end}
+        if standing.state_at is not None and end != main_groups.MERGED:
+            # Who acted knows of what had died until then.
+            alert.last_at = max(alert.last_at, standing.state_at)
+        closed.append(alert)
+        del open[alert.key]
+    return closed
+
+
 def _close(
     context: AlertContext, open: dict[str, Alert], found: new_groups.GroupObservations
 ) -> list[Alert]:
@@ -158,7 +199,8 @@ def _close(
         if alert.rule not in kinds:
             alert.closed_at = alert.settled_at = context.now
         elif context.now - alert.last_at >= context.policy.recover_after and (
-            alert.rule != new_groups.RULE or found.covers(alert.subject)
+            alert.rule != new_groups.RULE
+            or found.has_ended(alert.subject, context.now - context.policy.recover_after)
         ):
             alert.closed_at = context.now
             recovered.append(alert)
@@ -171,7 +213,7 @@ def _due(context: AlertContext, state: AlertState, alerts: Iterable[Alert]) -> l
 
     A rule without a notice in the last digest period is reported at once; otherwise its news is
     collected until that period is over. Ends have a period of their own, so that the end of one
-    alert never delays the beginning of another.
+    alert never delays the beginning of another. Ends that people are not told delay nothing.
     """
     now = context.now.timestamp()
     items = []
@@ -180,11 +222,14 @@ def _due(context: AlertContext, state: AlertState, alerts: Iterable[Alert]) -> l
         what = _news(context, alert)
         if what is None:
             continue
+        if (item := NoticeItem(what, alert)).is_quiet:
+            items.append(item)
+            continue
         # The keys of the stored dictionary `spoken`.
         period = f"{alert.rule} ended" if what == RECOVERED else alert.rule
         last = state.spoken.get(period)
         if last is None or abs(now - last) >= context.policy.digest.total_seconds():
-            items.append(NoticeItem(what, alert))
+            items.append(item)
             spoken[period] = now
     state.spoken |= spoken
     return items

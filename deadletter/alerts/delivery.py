@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..alert_rules import Channel
 from ..conf import get_settings
-from . import mail, webhook
+from . import mail, pagerduty, slack, teams, webhook
 from .current_counts import with_current_counts
 from .deadline import DeliveryFailed as DeliveryFailed
 
@@ -24,9 +26,17 @@ def deliver(payload: dict[str, Any]) -> None:
     during a deployment some workers know a new channel and others do not.
     """
     channel = _channel(str(payload["channel"]))
-    notice = with_current_counts(payload["notice"], using=payload.get("using"))
+    using = payload.get("using")
+    notice = with_current_counts(payload["notice"], using=using)
+    deliveries: dict[str, Callable[[Channel, dict[str, Any]], None]] = {
+        "email": mail.deliver,
+        "webhook": webhook.deliver,
+        "slack": slack.deliver,
+        "teams": teams.deliver,
+        "pagerduty": partial(pagerduty.deliver, using=using),
+    }
     try:
-        {"email": mail.deliver, "webhook": webhook.deliver}[channel.kind](channel, notice)
+        deliveries[channel.kind](channel, notice)
     except DeliveryFailed:
         raise
     except Exception as error:  # noqa: BLE001 - reported to the queue, which tries again

@@ -30,10 +30,10 @@ from ..conf import get_settings
 from ..lifecycle import send
 from ..lifecycle.internal_queue import QUEUE, ensure_internal_queue
 from ..lifecycle.transaction import Transaction, in_transaction
-from ..models import Alert, Message, primary_alias
+from ..models import Alert, GroupState, Message, primary_alias
 from ..payload import accept
 from ..text import notice_block, notice_line, notice_value
-from . import new_groups
+from . import main_groups, new_groups
 from .context import COUNTED, MOVED_AS, AlertContext
 
 #: The name of a message that carries a notice.
@@ -45,6 +45,8 @@ SUBJECT = 150
 RAISED, CONTINUES, RECOVERED = "raised", "continues", "recovered"
 #: The order of the events in a notice.
 EVENTS = {RAISED: 0, CONTINUES: 1, RECOVERED: 2}
+#: Kinds of channels whose receivers keep track of alerts: they are told of every end.
+_PROGRAMS = ("webhook", "pagerduty")
 #: Keys that every alert has, though the value may be null.
 _PLAIN = ("queue", "name", "exception", "above", "within")
 
@@ -56,24 +58,62 @@ class NoticeItem:
     what: str
     alert: Alert
 
+    @property
+    def is_quiet(self) -> bool:
+        """True for the end of an alert about a group that a person muted, resolved or merged."""
+        closed_as = self.alert.detail.get(main_groups.CLOSED_AS)
+        return self.what == RECOVERED and closed_as in main_groups.QUIET
+
 
 def announce(context: AlertContext, items: Sequence[NoticeItem]) -> int:
-    """Send one notice about these alerts to every channel; return the number of messages."""
-    if not items or not context.policy.channels:
+    """
+    Send one notice about these alerts to every channel; return the number of messages.
+
+    Quiet ends are for programs that keep track of alerts, not for people. Incident services get
+    further notices until they know of every end: nobody would close what stays open there.
+    """
+    channels = context.policy.channels
+    if not items or not channels:
         return 0
     chosen = _largest_first(context, items)
-    alerts = [_described(context, item) for item in chosen[:LISTED]]
-    omitted = Counter(item.what for item in chosen[LISTED:])
+    described: dict[int, dict[str, Any]] = {}
+    loud = [item for item in chosen if not item.is_quiet]
+    has_quiet = len(loud) < len(chosen)
+    programs = [one for one in channels if has_quiet and one.kind in _PROGRAMS]
+    others = [one for one in channels if one not in programs]
+    sent = 0
+    rest = chosen
+    for some, to in ((loud, others), (chosen, programs)):
+        if some and to:
+            notice = _new_notice(context, some, described)
+            rest = some[len(notice["alerts"]) :]
+            sent += _post(context.using, [channel.name for channel in to], notice)
+    incidents = [channel.name for channel in channels if channel.kind == "pagerduty"]
+    ended = [item for item in rest if item.what == RECOVERED]
+    while incidents and ended:
+        notice = _new_notice(context, ended, described)
+        ended = ended[max(len(notice["alerts"]), 1) :]
+        sent += _post(context.using, incidents, notice)
+    return sent
+
+
+def _new_notice(
+    context: AlertContext, items: Sequence[NoticeItem], described: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a notice about as many of the alerts as it may list; `described` is a cache."""
+    for item in items[:LISTED]:
+        if id(item) not in described:
+            described[id(item)] = _described(context, item)
+    omitted = Counter(item.what for item in items[LISTED:])
     notice = {
         "version": 1,
         "id": uuid.uuid4().hex,
         "at": context.now.isoformat(),
         "test": False,
-        "alerts": alerts,
+        "alerts": [described[id(item)] for item in items[:LISTED]],
         "omitted": dict(omitted),
     }
-    channels = [channel.name for channel in context.policy.channels]
-    return _post(context.using, channels, _fitting(notice))
+    return _fitting(notice)
 
 
 def send_test(*, using: str | None = None) -> list[str]:
@@ -141,14 +181,16 @@ def _largest_first(context: AlertContext, items: Sequence[NoticeItem]) -> list[N
 
     def sort_key(item: NoticeItem) -> tuple[Any, ...]:
         alert = item.alert
-        size = max(weights[alert.subject], alert.count) if alert.rule == new_groups.RULE else 0
+        is_group = alert.rule in main_groups.RULES
+        size = max(weights[alert.subject], alert.count) if is_group else 0
         return EVENTS[item.what], -size, alert.since, alert.key
 
     return sorted(items, key=sort_key)
 
 
 def _described(context: AlertContext, item: NoticeItem) -> dict[str, Any]:
-    fresh = new_groups.recount(context, item.alert) if item.alert.rule == new_groups.RULE else 0
+    is_group = item.alert.rule in main_groups.RULES
+    fresh = new_groups.recount(context, item.alert) if is_group else 0
     return describe_alert(context, item.what, item.alert, fresh=fresh)
 
 
@@ -178,22 +220,38 @@ def link_to(base_url: str, alert: Alert) -> str:
     """Return the address of the page about the alert; "" if the site has no base address."""
     if not base_url:
         return ""
-    page, query = page_of(alert)
     try:
-        path = reverse(f"admin:deadletter_{page}")
+        path = path_of(alert)
     except NoReverseMatch:  # a site without the admin
         return base_url
-    return f"{base_url}{path}{'?' if query else ''}{urlencode(query)}"
+    return f"{base_url}{path}"
+
+
+def path_of(alert: Alert, *, site_name: str | None = None) -> str:
+    """
+    Return the path of the admin page about an alert: that of its group, if there is one.
+
+    Raises: NoReverseMatch.
+    """
+    if alert.rule in main_groups.RULES:
+        try:
+            page = "admin:deadletter_poisonrecord_group"
+            return reverse(page, args=[alert.subject], current_app=site_name)
+        except NoReverseMatch:
+            pass  # a site without pages of groups, or a damaged fingerprint
+    name, query = page_of(alert)
+    path = reverse(f"admin:deadletter_{name}", current_app=site_name)
+    return f"{path}{'?' if query else ''}{urlencode(query)}"
 
 
 def page_of(alert: Alert) -> tuple[str, dict[str, str]]:
-    """Return the admin page that shows the current state of the subject, and its query."""
+    """Return the admin page that lists what an alert is about now, and its query."""
     rule, subject = alert.rule, alert.subject
     # The latest dead letter is in a dead queue, where the list of poison records does not show it.
     is_moved = MOVED_AS in alert.detail
-    if rule == Alert.Rule.NEW_GROUP and is_moved:
+    if rule in main_groups.RULES and is_moved:
         return "message_changelist", {"group": subject}
-    if rule == Alert.Rule.NEW_GROUP:
+    if rule in main_groups.RULES:
         return "poisonrecord_records", {"fingerprint": subject}
     if rule in (Alert.Rule.POISON_RATE, Alert.Rule.POISON_DEPTH):
         return (
@@ -213,7 +271,7 @@ def page_of(alert: Alert) -> tuple[str, dict[str, str]]:
         return "brokerstatus_changelist", {"q": subject}
     if rule in (Alert.Rule.SCHEDULE_FAILED, Alert.Rule.SCHEDULE_OVERDUE):
         return "schedule_changelist", {"q": subject} if subject else {}
-    return "queue_changelist", {}
+    return "queue_changelist", {"q": subject} if subject else {}
 
 
 # The words.
@@ -245,6 +303,7 @@ def alert_title(alert: dict[str, Any]) -> str:
         "above": _grouped(alert["above"] or 0),
         "within": duration_text(alert["within"] or 0),
         "age": duration_text(alert["detail"].get("seconds") or 0),
+        "release": notice_line(alert["detail"].get("release") or "?"),
     }
     text = _TITLES[alert["rule"]](alert) % values
     return notice_line(text + _largest_group(alert), SUBJECT)
@@ -263,10 +322,25 @@ def _largest_group(alert: dict[str, Any]) -> str:
 
 
 def event_text(alert: dict[str, Any]) -> str:
-    """Return "new", "continues" or "over"; "quiet, …" if it is over and dead letters are left."""
+    """
+    Return "new", "continues" or "over"; "quiet, …" if it is over and dead letters are left, and
+    what a person did if that ended it: "acknowledged", "muted".
+    """
+    if alert["event"] == RECOVERED and (word := closed_word(alert["detail"])):
+        return word
     if alert["event"] == RECOVERED and alert.get("left"):
         return quiet_text(left_text(alert))
     return event_word(alert["event"])
+
+
+def closed_word(detail: dict[str, Any]) -> str:
+    """Return what a person did to the group of a closed alert; "" if nobody did."""
+    closed_as = detail.get(main_groups.CLOSED_AS)
+    if closed_as == main_groups.MERGED:
+        return gettext("merged")
+    # A new group was reopened, or split from another one.
+    states = [state for state in GroupState if state != GroupState.NEW and state == closed_as]
+    return str(states[0].label) if states else ""
 
 
 def quiet_text(left: str) -> str:
@@ -311,6 +385,11 @@ def time_text(text: str | None) -> str:
 
 _TITLES: dict[str, Any] = {
     "new_group": lambda _: gettext("%(name)s dies of %(cause)s (%(count)s so far)"),
+    "regressed_group": lambda alert: (
+        gettext("%(name)s fails with %(cause)s again after it was resolved (release %(release)s)")
+        if alert["detail"].get("release")
+        else gettext("%(name)s fails with %(cause)s again after it was resolved")
+    ),
     "poison_rate": lambda alert: ngettext(
         "queue %(queue)s: %(count)s dead letter of the last %(within)s, more than %(above)s",
         "queue %(queue)s: %(count)s dead letters of the last %(within)s, more than %(above)s",

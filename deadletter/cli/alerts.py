@@ -10,10 +10,12 @@ from ..alert_rules import EACH
 from ..alerts import decide, send_test
 from ..alerts.context import COUNTED
 from ..alerts.current_counts import left_of
+from ..alerts.main_groups import CLOSED_AS
+from ..alerts.main_groups import RULES as GROUP_RULES
 from ..alerts.notice import pending
 from ..conf import get_settings
 from ..lifecycle.internal_queue import QUEUE
-from ..models import Alert, Queue, WorkerProcess
+from ..models import Alert, GroupState, Queue, WorkerProcess
 from ..operations import matching_queues
 from ..patterns import is_pattern
 from .args import add_common, alias, number
@@ -97,6 +99,8 @@ def _show(screen: Screen, alerts: list[Alert], using: str) -> None:
 def _state(alert: Alert, now: Any, using: str) -> str:
     if alert.closed_at is None:
         return "open"
+    if (word := alert.detail.get(CLOSED_AS)) and word != GroupState.NEW:
+        return f"{word} {ago(alert.closed_at, now)}"
     left = left_of(alert.rule, alert.subject, using=using)
     if left:
         many = f"{COUNTED:,}+" if left > COUNTED else f"{left:,}"
@@ -105,7 +109,7 @@ def _state(alert: Alert, now: Any, using: str) -> str:
 
 
 def _about(alert: Alert) -> str:
-    if alert.rule == Alert.Rule.NEW_GROUP:
+    if alert.rule in GROUP_RULES:
         return f"{alert.detail.get('name', '')}: {alert.detail.get('exception', '')}"
     return alert.subject or "all queues"
 

@@ -20,6 +20,7 @@ class Alert(models.Model):
 
     class Rule(models.TextChoices):
         NEW_GROUP = "new_group", _("a new cause of death")
+        REGRESSED_GROUP = "regressed_group", _("a cause came back after it was resolved")
         POISON_RATE = "poison_rate", _("many deaths")
         POISON_DEPTH = "poison_depth", _("many dead letters")
         OLDEST_AGE = "oldest_age", _("a message waits too long")

@@ -13,6 +13,8 @@ from .conftest import SECRET
 
 MAIL = {"ops": {"type": "email", "to": ["ops@example.org"]}}
 HOOK = {"type": "webhook", "url": "https://example.org/x", "secret": SECRET}
+SLACK = {"type": "slack", "url": "https://hooks.slack.com/services/T0/B0/x"}
+PAGER = {"type": "pagerduty", "key": "0123456789abcdef0123456789ABCDEF"}
 
 
 def found(settings, value) -> list[tuple[str, str]]:
@@ -37,6 +39,10 @@ def found(settings, value) -> list[tuple[str, str]]:
         {"rules": {}, "channels": {}, "base_url": "https://a.org/x/", "errors": False},
         {"rules": {}, "channels": {}, "interval": 5, "digest": 60, "recover_after": 1},
         {"rules": {}, "channels": {}, "remind": None},
+        {"rules": {"regressed_group": {"queue": "mail"}}, "channels": {}},
+        {"rules": {}, "channels": {"a": SLACK, "b": {**SLACK, "type": "teams", "timeout": 5}}},
+        {"rules": {}, "channels": {"a": {**PAGER, "severity": "critical", "source": "shop"}}},
+        {"rules": {}, "channels": {"a": {**PAGER, "url": "https://events.eu.pagerduty.com/v2"}}},
     ],
     ids=str,
 )
@@ -69,7 +75,7 @@ def test_good_settings_pass(settings, value):
         ),
         ({"rules": {}, "channels": []}, "channels: expected a dict, got list"),
         ({"rules": {}, "channels": {"a\n": {}}}, "is no name"),
-        ({"rules": {}, "channels": {"a": {}}}, "'type' must be one of email, webhook, got None"),
+        ({"rules": {}, "channels": {"a": {}}}, "'type' must be one of email, webhook, slack, te"),
         ({"rules": {}, "channels": {"a": {"type": ["email"]}}}, "'type' must be one of email"),
         ({"rules": {}, "channels": {"a": {"type": "email", "to": "x@a.org"}}}, "must be a list"),
         ({"rules": {}, "channels": {"a": {"type": "email", "to": []}}}, "must be a list of addr"),
@@ -94,6 +100,15 @@ def test_good_settings_pass(settings, value):
         ({"rules": {}, "channels": {"a": {**HOOK, "secret": "short"}}}, "at least 16 characters"),
         ({"rules": {}, "channels": {"a": {**HOOK, "secret": []}}}, "'secret' is empty"),
         ({"rules": {}, "channels": {"a": {**HOOK, "secret": "whsec_!!!!!!!!!!!!"}}}, "not base64"),
+        ({"rules": {}, "channels": {"a": {"type": "slack"}}}, "'url' is missing"),
+        ({"rules": {}, "channels": {"a": {**SLACK, "url": "http://a.org/"}}}, "must be https"),
+        ({"rules": {}, "channels": {"a": {**SLACK, "secret": "x"}}}, "unknown option 'secret'"),
+        ({"rules": {}, "channels": {"a": {**SLACK, "type": "teams", "to": 1}}}, "option 'to'"),
+        ({"rules": {}, "channels": {"a": {"type": "pagerduty"}}}, "'key' is missing"),
+        ({"rules": {}, "channels": {"a": {**PAGER, "key": "short"}}}, "32 letters and digits"),
+        ({"rules": {}, "channels": {"a": {**PAGER, "severity": "bad"}}}, "one of critical, err"),
+        ({"rules": {}, "channels": {"a": {**PAGER, "source": "a\nb"}}}, "one line of at most"),
+        ({"rules": {}, "channels": {"a": {**PAGER, "url": "http://a.org/"}}}, "must be https"),
         ({"rules": {}, "channels": {"a": {**HOOK, "timeout": 600}}}, "at most 60 seconds"),
         ({"rules": {}, "channels": {"a": {**HOOK, "allow_http": 1}}}, "expected True or False"),
         ({"rules": {}, "channels": {}, "interval": 0.1}, "interval: must be at least a second"),
@@ -120,6 +135,8 @@ def test_bad_settings_are_an_error_that_names_the_place(settings, value, text):
         {**HOOK, "url": "http://a.org/not-to-be-seen"},
         {**HOOK, "url": "https://u:not-to-be-seen@a.org/"},
         "not-to-be-seen",
+        {**SLACK, "url": "http://hooks.slack.com/not-to-be-seen"},
+        {**PAGER, "key": "not-to-be-seen"},
     ],
     ids=str,
 )
@@ -134,6 +151,15 @@ def test_a_policy_does_not_show_its_secrets(settings):
 
     assert SECRET not in repr(get_settings())
     assert "example.org/x" not in repr(get_settings())
+
+
+@pytest.mark.parametrize("channel", [SLACK, {**SLACK, "type": "teams"}, PAGER], ids=str)
+def test_the_secret_of_a_service_is_in_no_repr(settings, channel):
+    found(settings, {"rules": {}, "channels": {"a": channel}})
+
+    shown = repr(get_settings())
+    assert "services/T0" not in shown
+    assert PAGER["key"] not in shown
 
 
 def test_a_mail_channel_that_would_reach_nobody_is_an_error(settings):

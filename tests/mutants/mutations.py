@@ -1930,6 +1930,7 @@ def _rest() -> Iterator[Mutation]:
 def _numbers() -> Iterator[Mutation]:
     """What operators read: numbers of now, and what may be read at all."""
     agree = "tests/admin/test_numbers_agree.py"
+    groups, outside = "tests/alerts/test_groups.py", "tests/admin/test_outside_links.py"
     outcomes = "tests/operations/test_retry_outcomes.py"
     edits = {
         "tell a notice with the numbers of its decision": (
@@ -1943,6 +1944,46 @@ def _numbers() -> Iterator[Mutation]:
         "call over what has dead letters left": (
             python("alerts/notice.py", 'and alert.get("left"):', "and False:"),
             "tests/alerts/test_current_counts.py",
+        ),
+        "tell people about a group that is muted": (
+            python("alerts/main_groups.py", "QUIET = (GroupState.MUTED.value, ", "QUIET = ("),
+            "tests/alerts/test_groups.py",
+        ),
+        "let a merged group speak for itself": (
+            python(
+                "alerts/main_groups.py",
+                "Standing(main or fingerprint, state",
+                "Standing(fingerprint, state",
+            ),
+            "tests/alerts/test_groups.py::test_merged_groups_speak_as_their_main_group",
+        ),
+        "report what a person knew of": (
+            python("alerts/main_groups.py", "self.state_at if self.by_person", "None if True"),
+            f"{groups}::test_a_mute_that_a_person_ends_speaks_of_the_next_death_only",
+        ),
+        "open an incident for an alert that is over": (
+            python("alerts/pagerduty.py", 'if alert["key"] in open', "if True"),
+            "tests/alerts/test_services.py::test_a_late_notice_opens_no_incident_that_has_ended",
+        ),
+        "leave the incidents open that a notice does not list": (
+            python("alerts/notice.py", "    while incidents and ended:", "    while False:"),
+            "tests/alerts/test_services.py::test_every_end_reaches_pagerduty_however_many",
+        ),
+        "let Slack read what names say": (
+            python("alerts/slack.py", '.replace("<", "&lt;")', ""),
+            "tests/alerts/test_services.py::test_nothing_hostile_is_interpreted_by_slack",
+        ),
+        "let a value choose the host of a link": (
+            python("link_templates.py", "and not has_end:", "and False:"),
+            f"{outside}::test_bad_links_are_an_error_that_names_the_place",
+        ),
+        "put values into links as they are": (
+            python(
+                "link_templates.py",
+                'quote(values[name], safe="", errors="replace")',
+                "values[name]",
+            ),
+            f"{outside}::test_values_are_quoted_and_links_without_their_value_are_left_out",
         ),
         "tell apart only the first that wait": (
             python("operations/depths.py", "    if look < LOOK and found", "    if 0 and found"),

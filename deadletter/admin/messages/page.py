@@ -31,6 +31,7 @@ from ..base import AdminView, as_id, may
 from ..dead_queue import show_death
 from ..error_text import hidden_text
 from ..history import timeline
+from ..outside_links import links_of_message
 from ..render import (
     last_traceback,
     read_json,
@@ -72,13 +73,14 @@ class MessageView(AdminView):
         state = message.state(message.seen_at)
         title = page_text(str(message), limit=250)
         payload = read_json(message, "payload") if allowed else None
+        queue = _queue(message)
         return self.page(
             "message/page",
             title,
             # Some themes take the last crumb from the original.
             original=title,
             message=message,
-            queue=_queue(message),
+            queue=queue,
             state=State(state),
             wait=_wait(site, request, message, state),
             progress=show_progress(message, texts=allowed),
@@ -94,6 +96,7 @@ class MessageView(AdminView):
             call=call_of(message, payload),
             payload=None if payload is None else show_json(payload),
             headers=show_json(read_json(message, "headers")) if allowed else None,
+            outside=links_of_message(message, queue.name if queue else "", headers=allowed),
             instance_url=to_instance(site, request, message.instance),
             timeline=timeline(message, payloads=allowed),
             trail=trail(message.pk, using=primary_alias()),

@@ -15,6 +15,7 @@ from ...text import page_text
 from ..confirm import command
 from ..dead_queue import show_death
 from ..history import timeline
+from ..outside_links import links_of_record
 from ..render import read_json, reason_name, show_json, show_progress, stage_names
 from ..result_text import call_of
 from ..urls import to_instance, to_message
@@ -37,6 +38,7 @@ class RecordView(PoisonPageView):
             page_text(str(found), limit=250),
             tab="record",
             cause=cause(found),
+            outside=links_of_record(found, headers=allowed.payload),
             # A death without an exception keeps the name of its reason, which `cause` has said.
             raised="" if found.exception in FailureReason.__members__ else found.exception,
             # Of a record that died again in a dead queue: where it died first.
