@@ -14,7 +14,9 @@ from django.test import Client
 from deadletter import Outgoing, lifecycle, operations, send, send_many, testing
 from deadletter import clock as clocks
 from deadletter.lifecycle import ClaimRequest, Completion, Failure
-from deadletter.models import Message, PoisonRecord, Queue
+from deadletter.lifecycle.groups import fold_all_groups
+from deadletter.models import FailureGroup, Message, PoisonRecord, Queue
+from deadletter.operations import GroupFilter, PoisonFilter
 
 from .admin.every_page import every_page, hostile_rows
 
@@ -100,6 +102,49 @@ def test_the_verbs_of_people_decide_by_what_is_written(asked):
     operations.list_groups()
     operations.list_streams()
     operations.list_messages("pending")
+
+    assert asked == []
+
+
+def test_failure_groups_are_read_and_changed_where_they_are_written(asked, admin_user):
+    send("mail", {"customer": 1})
+    batch = lifecycle.claim(limit=1, queues=["default"])
+    died = Failure(batch.ids[0], permanent=True, tags=(("customer", "1"),), release="2.7.0")
+    lifecycle.fail(batch.token, [died])
+    fold_all_groups()
+    group = FailureGroup.objects.using("default").get().fingerprint
+    FailureGroup.objects.using("default").create(
+        fingerprint="other", name="m", first_failed_at=clocks.now("default"),
+        last_failed_at=clocks.now("default"), state_at=clocks.now("default"),
+    )  # fmt: skip
+
+    operations.acknowledge_group(group)
+    operations.mute_group(group, grows_by=1)
+    operations.mute_group(group)
+    operations.resolve_group(group, in_release="2.7.1")
+    operations.reopen_group(group)
+    operations.assign_group(group, admin_user.username)
+    operations.link_ticket(group, "https://example.com/1")
+    note = operations.write_note(group, "text")
+    operations.write_note(group, "answer", answers=note.note_id)
+    operations.merge_groups(group, "other")
+    operations.split_group("other")
+    for wanted in (GroupFilter(text="x", name="y", queue="z", release="r", tag="k=v"), None):
+        operations.list_failure_groups(wanted)
+        operations.count_failure_groups(wanted)
+    operations.get_failure_group(group)
+    operations.compare_records(group)
+    operations.retry_advice(group)
+    operations.retry_poison(PoisonRecord.objects.using("default").get().pk)
+    operations.timeline(group)
+    operations.tag_page("customer", "1")
+    operations.preview(PoisonFilter(tag="customer=1"))
+    for entry in operations.list_audit():
+        assert entry.by == ""
+    operations.list_jobs()
+    for words in (["groups"], ["group", "show", group, "--compare"], ["audit"], ["jobs"]):
+        with suppress(SystemExit):
+            call_command("deadletter", *words, stdout=StringIO(), stderr=StringIO())
 
     assert asked == []
 

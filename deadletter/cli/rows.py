@@ -89,6 +89,7 @@ def poison_object(record: PoisonRecord) -> dict[str, Any]:
         "exception": record.exception,
         "frame": record.frame,
         "fingerprint": record.fingerprint,
+        "release": record.release or None,
         "instance": record.instance,
         "execution_id": record.execution_id,
         "activity_id": record.activity_id,

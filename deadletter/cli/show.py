@@ -214,6 +214,7 @@ def _poison_head(record: PoisonRecord, now: datetime, limit: int) -> list[str]:
             ("moved by", record.poisoned_by),
             ("exception", record.exception),
             ("place", record.frame),
+            ("release", record.release),
             ("group", record.fingerprint),
         ),
         *_pairs(*_death(record)),

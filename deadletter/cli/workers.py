@@ -54,6 +54,7 @@ def worker_object(worker: WorkerProcess, now: datetime) -> dict[str, Any]:
         "host": worker.host,
         "pid": worker.pid,
         "version": worker.version,
+        "release": worker.release or None,
         "started_at": worker.started_at,
         "seen_at": worker.seen_at,
     }
@@ -61,7 +62,18 @@ def worker_object(worker: WorkerProcess, now: datetime) -> dict[str, Any]:
 
 def _table(screen: Screen, workers: list[WorkerProcess], now: datetime) -> None:
     screen.table(
-        ["worker", "is", "seen", "running", "held", "completed", "failed", "queues", "runs now"],
+        [
+            "worker",
+            "is",
+            "seen",
+            "running",
+            "held",
+            "completed",
+            "failed",
+            "release",
+            "queues",
+            "runs now",
+        ],
         [
             [
                 worker.name,
@@ -71,6 +83,7 @@ def _table(screen: Screen, workers: list[WorkerProcess], now: datetime) -> None:
                 worker.held,
                 worker.completed,
                 worker.failed,
+                worker.release or "-",
                 ", ".join(str(name) for name in _listed(worker.queues)) or "-",
                 _running(worker),
             ]

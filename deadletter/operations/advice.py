@@ -20,7 +20,7 @@ from .failure_groups import FailureGroupRow, as_rows, find_main, read_releases
 from .group_timeline import list_group_acts
 
 #: Records that are read, and workers, and names or releases that a sentence lists.
-_RECORDS, _WORKERS, _LISTED = 1_000, 500, 5
+_RECORDS, _WORKERS, _LISTED = 900, 500, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def retry_advice(
     """
     Return what to know before the records of a group, or the given poison records, are retried.
 
-    Of many given records, the first thousand are read.
+    Of many given records, the first 900 are read.
     """
     alias = primary_alias(using)
     subject = _of_records(as_ids(records)[:_RECORDS], alias)

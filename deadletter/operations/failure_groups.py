@@ -43,6 +43,7 @@ from ..models import (
 )
 from ..models.group import OPEN_STATES
 from ..redaction import redact_tag
+from ..sql.planner import by_index
 from ..text import short_repr
 from .filter_values import check_text, read_tag
 from .streams import HeldStream, get_stream
@@ -59,6 +60,8 @@ STREAMS_SHOWN, VALUES_SHOWN, RELEASES_SHOWN = 10, 10, 50
 HOURLY = timedelta(days=3)
 #: Hours of groups are kept so long.
 LONGEST_SERIES = timedelta(days=90)
+#: Rows in one query: some builds of SQLite take no more parameters.
+_CHUNK = 900
 #: The filter for all states that need a person.
 OPEN = "open"
 #: What needs a person comes first.
@@ -309,8 +312,10 @@ def as_rows(groups: Sequence[FailureGroup], *, using: str) -> list[FailureGroupR
     """Add the numbers of merged groups and of what is in the tables now."""
     mains = [group.fingerprint for group in groups]
     merged: defaultdict[str, list[FailureGroup]] = defaultdict(list)
-    for one in _merged(using).filter(merged_into__in=mains).order_by("fingerprint"):
-        merged[one.merged_into].append(one)
+    for start in range(0, len(mains), _CHUNK):
+        some = _merged(using).filter(merged_into__in=mains[start : start + _CHUNK])
+        for one in some.order_by("fingerprint"):
+            merged[one.merged_into].append(one)
     names = [*mains, *(one.fingerprint for some in merged.values() for one in some)]
     sizes = read_sizes(names, using=using)
     return [_row(group, merged[group.fingerprint], sizes) for group in groups]
@@ -322,7 +327,8 @@ def read_sizes(fingerprints: Iterable[str], *, using: str) -> dict[str, tuple[in
     if not wanted:
         return {}
     limits = {"counted": COUNTED + 1, "halted": STREAMS_COUNTED + 1}
-    rows = sql.run(connections[using], "read_group_sizes", {"fingerprints": wanted, **limits})
+    with by_index(using):
+        rows = sql.run(connections[using], "read_group_sizes", {"fingerprints": wanted, **limits})
     return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
 
@@ -438,7 +444,7 @@ def _matching(wanted: GroupFilter, alias: str) -> Any:
     for condition in _conditions(wanted, alias):
         # Two steps, so that the usual case, no merged group, is planned by the main condition.
         merged = _merged(alias).filter(condition).order_by()
-        mains = list(merged.values_list("merged_into", flat=True).distinct()[:1_000])
+        mains = list(merged.values_list("merged_into", flat=True).distinct()[:_CHUNK])
         rows = rows.filter(condition | Q(fingerprint__in=mains) if mains else condition)
     return rows
 

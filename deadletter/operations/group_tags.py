@@ -12,8 +12,8 @@ from ..redaction import redact_tag
 from .failure_groups import FailureGroupRow, as_rows
 from .filter_values import read_tag
 
-#: Groups that a page of a tag shows, and records that it counts.
-GROUPS, COUNTED = 100, 10_000
+#: Groups that a page of a tag shows, fingerprints that it reads, and records that it counts.
+GROUPS, READ, COUNTED = 100, 900, 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def tag_page(key: str, value: str, *, using: str | None = None) -> TagPage:
     tags = GroupTag.objects.using(alias).filter(key=key, value=value)
     # Under another name, so that it is not sorted by what is selected.
     ends = tags.order_by("-last_at", "fingerprint").annotate(end=F("last_at"))
-    found = ends.values_list("fingerprint", "failures", "end")[: GROUPS * 10]
+    found = ends.values_list("fingerprint", "failures", "end")[:READ]
     counts = {fingerprint: (failures, end) for fingerprint, failures, end in found}
     rows = FailureGroup.objects.using(alias).filter(fingerprint__in=list(counts))
     mains = {one: main or one for one, main in rows.values_list("fingerprint", "merged_into")}

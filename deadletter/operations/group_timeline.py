@@ -12,6 +12,7 @@ from django.db import connections
 
 from .. import sql
 from ..models import Act, AuditedMessage, AuditEntry, GroupEvent, primary_alias
+from ..sql.planner import by_index
 from .failure_groups import as_rows, find_main, read_releases
 from .retry_outcomes import Outcomes, attach_outcomes, settle_rows
 
@@ -168,9 +169,10 @@ def _outcomes(rows: Iterable[AuditedMessage]) -> Outcomes:
 
 def _entry_ids(fingerprints: Collection[str], limit: int, alias: str) -> list[int]:
     found: set[int] = set()
-    for fingerprint in fingerprints:
-        given = {"fingerprint": fingerprint, "before": 2**63 - 1, "limit": limit}
-        found |= {row[0] for row in sql.run(connections[alias], "read_group_acts", given)}
+    with by_index(alias):
+        for fingerprint in fingerprints:
+            given = {"fingerprint": fingerprint, "limit": limit}
+            found |= {row[0] for row in sql.run(connections[alias], "read_group_acts", given)}
     return sorted(found, reverse=True)[:limit]
 
 

@@ -83,9 +83,12 @@ def test_json_has_the_same_for_scripts(cli, worker, clock) -> None:
     assert result.json == {
         "ok": False,
         "problems": ["queue default: a message has been due for 5 s (more than 1)"],
+        "warnings": [],
         "workers": ["w1"],
         "queues": [{"name": "default", "waited": 5.0, "workers": 1}],
         "brokers": [],
+        "breakers": [],
+        "halted_streams": 0,
         "poison": 0,
         "reachable": True,
     }

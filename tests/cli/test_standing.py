@@ -91,6 +91,7 @@ def test_workers_are_listed_alive_or_lost(cli, clock):
             held=4,
             completed=100,
             failed=2,
+            release="2.7.0",
             started_at=clock.now,
             seen_at=clock.now - timedelta(seconds=ago),
         )
@@ -99,6 +100,8 @@ def test_workers_are_listed_alive_or_lost(cli, clock):
     found = cli("workers", "--format", "json").json
 
     assert (result.code, result.column("is")) == (0, ["alive", "lost"])
+    assert "2.7.0" in result.lines[1]
+    assert {worker["release"] for worker in found} == {"2.7.0"}
     assert result.lines[1].split("  ")[0] == "w1"
     assert "default, mail" in result.lines[1]
     assert result.lines[1].endswith("mail.send #7")

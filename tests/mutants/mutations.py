@@ -79,6 +79,7 @@ def mutations() -> list[Mutation]:
         *_payload_types(),
         *_schedules(),
         *_failure_groups(),
+        *_group_acts(),
         *_results(),
         *_outbox(),
         *_rest(),
@@ -2315,6 +2316,72 @@ def _schedules() -> Iterator[Mutation]:
             f"{locks}a_schedule_that_another_transaction_holds_is_left_to_it_and_the_others_are_fired"
         ],
     )
+
+
+def _group_acts() -> Iterator[Mutation]:
+    """What people do with groups is locked, audited and bounded, and shows nothing hidden."""
+    acts = "tests/operations/test_group_acts.py::test_"
+    tags = "tests/operations/test_group_tags.py::test_"
+    comparison = "tests/operations/test_group_comparison.py::test_"
+    health = "tests/operations/test_health_checks.py::test_"
+    races = f"{RACES}/test_group_acts.py::test_"
+    edits: dict[str, tuple[Edit, str]] = {
+        "allow every address as a ticket": (
+            python(
+                "operations/group_acts.py",
+                'parts.scheme not in ("http", "https")',
+                "not parts.scheme",
+            ),
+            f"{acts}an_address_that_is_no_ticket_is_refused_at_the_door",
+        ),
+        "make a user who left the owner": (
+            python("operations/group_acts.py", "if not user.is_active:", "if not user.pk:"),
+            f"{acts}the_owner_is_an_active_user_of_the_site",
+        ),
+        "answer notes of other groups": (
+            python("operations/group_acts.py", "kind=_Event.NOTE, fingerprint__in=own", "pk__gt=0"),
+            f"{acts}only_notes_of_the_group_can_be_answered",
+        ),
+        "count the growth of a mute without the merged groups": (
+            python(
+                "operations/group_acts.py",
+                'row.failures + sum(merged.values_list("failures", flat=True))',
+                "row.failures",
+            ),
+            f"{acts}a_group_is_muted_for_a_time_or_a_growth",
+        ),
+        "leave merged groups behind when their main group is merged": (
+            python(
+                "operations/group_acts.py",
+                "[row.fingerprint, *along]).update",
+                "[row.fingerprint]).update",
+            ),
+            f"{acts}merged_groups_move_along_and_split_again",
+        ),
+        "change groups without locking them": (
+            python(
+                "operations/group_acts.py",
+                'rows.order_by("fingerprint").select_for_update()',
+                "rows",
+            ),
+            f"{races}of_two_acknowledgements_the_second_is_refused",
+        ),
+        "find records by hidden values of tags": (
+            python("operations/filters.py", "tags = tags.none()", "tags = tags.all()"),
+            f"{tags}values_that_the_rule_hides_find_nothing",
+        ),
+        "show hidden values in a comparison": (
+            python("operations/group_comparison.py", "redact(value), 0)", "value, 0)"),
+            f"{comparison}what_the_rule_hides_is_neither_shown_nor_counted",
+        ),
+        "fail health for an open breaker": (
+            python("operations/health_checks.py", "if strict:", "if True:"),
+            f"{health}open_breakers_and_halted_streams_are_warnings_unless_it_is_strict",
+        ),
+    }
+    for name, (edit, test) in edits.items():
+        on: Database = "postgresql" if test.startswith(RACES) else "sqlite"
+        yield Mutation(name, on, [edit], [test])
 
 
 def _failure_groups() -> Iterator[Mutation]:

@@ -337,7 +337,7 @@ def test_hostile_text_is_stored_in_a_form_that_every_place_accepts(clock):
     assert FailureGroup.objects.get().state_by == AuditEntry.objects.first().by
 
 
-@pytest.mark.parametrize("given", ["a\x00", "\ud800", "x" * 1_001, [*map(str, range(1_001))]])
+@pytest.mark.parametrize("given", ["a\x00", "\ud800", "x" * 1_001, [*map(str, range(901))]])
 def test_fingerprints_that_cannot_exist_and_too_many_are_refused(clock, given):
     with pytest.raises(ValueError, match="fingerprint"):
         operations.acknowledge_group(given)

@@ -142,11 +142,11 @@ SELECT f.fingerprint,
 -- Return the audit entries that touched messages of a fingerprint, the latest first: one index probe for each entry.
 WITH RECURSIVE acts(entry_id) AS (
     SELECT (SELECT a.entry_id FROM deadletter_audited_message a
-             WHERE a.fingerprint = %(fingerprint)s AND a.fingerprint <> '' AND a.entry_id < %(before)s
+             WHERE a.fingerprint = %(fingerprint)s AND NOT (a.fingerprint = '')
              ORDER BY a.fingerprint DESC, a.entry_id DESC LIMIT 1)
      UNION ALL
     SELECT (SELECT a.entry_id FROM deadletter_audited_message a
-             WHERE a.fingerprint = %(fingerprint)s AND a.fingerprint <> '' AND a.entry_id < acts.entry_id
+             WHERE a.fingerprint = %(fingerprint)s AND NOT (a.fingerprint = '') AND a.entry_id < acts.entry_id
              ORDER BY a.fingerprint DESC, a.entry_id DESC LIMIT 1)
       FROM acts WHERE acts.entry_id IS NOT NULL
      LIMIT %(limit)s
