@@ -112,8 +112,28 @@ class Change(NamedTuple):
 
 
 def _read_change(tx: Transaction, row: sql.Row) -> Change:
-    at = sql.as_datetime(row[12], tx.connection) or LATEST
-    return Change._make((*row[:11], _read_tags(row[11]), at))
+    """Return a change; a row that was damaged by hand must not stop the fold of the others."""
+    id, *texts, reason, error, release, failures, deaths, tags, at = row
+    fingerprint, name, queue, exception, frame = map(str, texts)
+    return Change(
+        id,
+        fingerprint,
+        name,
+        queue,
+        exception,
+        frame,
+        int(FailureReason.read(reason)),
+        str(error),
+        str(release),
+        _number(failures),
+        _number(deaths),
+        _read_tags(tags),
+        sql.as_datetime(at, tx.connection) or LATEST,
+    )
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _read_tags(text: Any) -> list[tuple[str, str, int]]:
@@ -121,7 +141,7 @@ def _read_tags(text: Any) -> list[tuple[str, str, int]]:
         rows = json.loads(text)
         return [(str(key), str(value), int(times)) for key, value, times in rows]
     except (TypeError, ValueError, RecursionError):
-        return []  # a damaged row must not stop the fold
+        return []
 
 
 def _by_group(change: Change) -> tuple[str, datetime, int]:

@@ -2416,14 +2416,6 @@ def _failure_groups() -> Iterator[Mutation]:
             python("lifecycle/group_states.py", "in busy_mains}", "in ()}"),
             f"{races}a_fold_leaves_groups_whose_main_group_a_person_is_changing",
         ),
-        "delete a change before the transaction of its sum": (
-            python(
-                "lifecycle/groups.py",
-                '    tx.run("delete_group_changes", ids=[change.id for change in changes])\n',
-                "",
-            ),
-            f"{counts}failures_of_one_settle_are_one_change",
-        ),
         "count the deaths of one moment in two statements": (
             sql(
                 "postgresql",
@@ -2437,6 +2429,15 @@ def _failure_groups() -> Iterator[Mutation]:
     for name, (edit, test) in edits.items():
         yield Mutation(name, "postgresql", [edit], [test])
     edits = {
+        "add a change without deleting it": (
+            sql(
+                "sqlite",
+                "delete_group_changes",
+                "SELECT value FROM json_each",
+                "SELECT NULL FROM json_each",
+            ),
+            f"{counts}a_fold_adds_no_more_than_a_piece",
+        ),
         "count a death in a dead queue a second time": (
             python(
                 "lifecycle/quarantine.py",

@@ -36,9 +36,10 @@ BOOM, OTHER = fingerprint("m", "shop.Boom"), fingerprint("m", "shop.Other")
 
 
 @postgresql
-def test_of_two_folds_the_second_does_not_wait_and_adds_nothing(queue, stage, repeated):
+@pytest.mark.parametrize("place", ["read_group_changes", "update_groups"])
+def test_of_two_folds_the_second_does_not_wait_and_adds_nothing(queue, stage, repeated, place):
     fail_one()
-    first = stage(fold_groups, after="update_groups")
+    first = stage(fold_groups, after=place)
 
     assert fold_groups() == 0
     assert first.go().result() == 1

@@ -23,7 +23,9 @@ SELECT pg_try_advisory_xact_lock(%(space)s::int, %(key)s::int);
 
 -- read_group_changes --
 -- Read the oldest changes that are not yet added to their groups.
-SELECT id, fingerprint, name, queue, exception, frame, reason, error, release, failures, deaths, tags::text, at
+SELECT id, fingerprint, name, queue, exception, frame, reason, error, release, failures, deaths, tags::text,
+       -- the driver refuses times that Python does not have
+       LEAST(GREATEST(at, '0001-01-03 00:00+00'), '9999-12-29 00:00+00')
   FROM deadletter_group_change
  ORDER BY id
  LIMIT %(limit)s;
@@ -34,7 +36,8 @@ DELETE FROM deadletter_group_change WHERE id = ANY(%(ids)s::bigint[]);
 
 -- lock_groups --
 -- Lock groups and read what decides on their states. Never waits: a group that a person is changing is left for the next turn.
-SELECT fingerprint, state, state_at, failures, muted_until_failures, resolved_in, merged_into
+SELECT fingerprint, state, LEAST(GREATEST(state_at, '0001-01-03 00:00+00'), '9999-12-29 00:00+00'), failures,
+       muted_until_failures, resolved_in, merged_into
   FROM deadletter_group
  WHERE fingerprint = ANY(%(fingerprints)s::text[])
  ORDER BY fingerprint
@@ -133,7 +136,8 @@ WITH RECURSIVE f(fingerprint) AS (
     SELECT fingerprint, MIN(at) AS at FROM deadletter_group_change WHERE deaths > 0 GROUP BY fingerprint
 )
 SELECT piece.fingerprint, records.deaths + copies.deaths, records.failures + copies.failures,
-       LEAST(records.first_at, copies.first_at), GREATEST(records.last_at, copies.last_at)
+       LEAST(records.first_at, copies.first_at),
+       LEAST(GREATEST(records.last_at, copies.last_at), '9999-12-29 00:00+00')
   FROM piece
   LEFT JOIN deadletter_group g ON g.fingerprint = piece.fingerprint
   LEFT JOIN pending ON pending.fingerprint = piece.fingerprint
@@ -142,10 +146,13 @@ SELECT piece.fingerprint, records.deaths + copies.deaths, records.failures + cop
        SELECT COUNT(*) AS deaths, COUNT(p.last_failure_reason) AS failures, MIN(p.poisoned_at) AS first_at,
               MAX(p.poisoned_at) AS last_at
          FROM deadletter_poison p
-        WHERE p.fingerprint = piece.fingerprint AND p.poisoned_at < counted.at) AS records
+              -- a time that Python does not have would be counted again and again
+        WHERE p.fingerprint = piece.fingerprint AND p.poisoned_at < counted.at
+          AND p.poisoned_at >= '0001-01-03 00:00+00') AS records
  CROSS JOIN LATERAL (
        SELECT COUNT(*) AS deaths, COUNT(m.failure_reason) AS failures, MIN(m.died_at) AS first_at,
               MAX(m.died_at) AS last_at
          FROM deadletter_message m
-        WHERE m.fingerprint IS NOT NULL AND m.fingerprint = piece.fingerprint AND m.died_at < counted.at) AS copies
+        WHERE m.fingerprint IS NOT NULL AND m.fingerprint = piece.fingerprint AND m.died_at < counted.at
+          AND m.died_at >= '0001-01-03 00:00+00') AS copies
  ORDER BY piece.fingerprint;

@@ -152,11 +152,12 @@ WITH RECURSIVE f(fingerprint) AS (
     SELECT counted.fingerprint, p.last_failure_reason AS reason, p.poisoned_at AS at
       FROM counted
       JOIN deadletter_poison p ON p.fingerprint = counted.fingerprint AND p.poisoned_at < counted.at
+                          AND p.poisoned_at >= '0001-01-03'
      UNION ALL
     SELECT counted.fingerprint, m.failure_reason, m.died_at
       FROM counted
       JOIN deadletter_message m ON m.fingerprint IS NOT NULL AND m.fingerprint = counted.fingerprint
-                               AND m.died_at < counted.at
+                               AND m.died_at < counted.at AND m.died_at >= '0001-01-03'
 )
 SELECT counted.fingerprint, COUNT(dead.at), COUNT(dead.reason), MIN(dead.at) || '', MAX(dead.at) || ''
   FROM counted
