@@ -20,7 +20,7 @@ SUGGESTED = 50
 _WITH_PAYLOAD = ("tag", "text")
 
 
-def _text(label: Any, **attrs: str) -> forms.CharField:
+def _text(label: Any, **attrs: Any) -> forms.CharField:
     # The length is checked by GroupFilter; this only stops the browser.
     widget = forms.TextInput(attrs={"maxlength": 1_000, **attrs})
     return forms.CharField(label=label, required=False, widget=widget)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from django.utils.formats import number_format
 from django.utils.translation import gettext, ngettext
 
-from ...models import GroupChange, GroupState, PoisonRecord, primary_alias
+from ...models import FailureGroup, GroupChange, GroupState, PoisonRecord, primary_alias
+from ...operations import FailureGroupRow
 from ...text import page_text
 from ...times import ago, ahead, lasting
 from ..render import reason_name
@@ -17,22 +17,11 @@ from ..render import reason_name
 #: Changes are added up about every second; older ones wait for a housekeeper.
 _PATIENCE = timedelta(minutes=1)
 #: The kind of a badge: it decides the colour, the label is always there.
-_KINDS = {GroupState.REGRESSED: "halted", GroupState.NEW: "new"}
+_KINDS: dict[str, str] = {GroupState.REGRESSED: "halted", GroupState.NEW: "new"}
 
 
-class GroupFacts(Protocol):
-    """What the texts read: a row of the table, or one with the numbers of merged groups."""
-
-    exception: str
-    reason: int
-    state: str
-    state_at: datetime
-    state_by: str
-    failures: int
-    last_release: str
-    resolved_in: str
-    muted_until: datetime | None
-    muted_until_failures: int | None
+#: A row of the table, or one with the numbers of merged groups.
+GroupFacts = FailureGroup | FailureGroupRow
 
 
 @dataclass(frozen=True)
@@ -51,7 +40,7 @@ def group_label(group: GroupFacts) -> str:
 
 def group_state(group: GroupFacts, now: datetime) -> GroupStateText:
     label = str(dict(GroupState.choices).get(group.state, group.state))
-    kind = _KINDS.get(group.state, "quiet")  # type: ignore[call-overload]
+    kind = _KINDS.get(group.state, "quiet")
     return GroupStateText(page_text(label, limit=50), kind, _sentence(group, now))
 
 
