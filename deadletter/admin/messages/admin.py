@@ -36,6 +36,7 @@ from .filters import (
     with_deaths,
 )
 from .page import MessageView
+from .retry_failed import RetryFailedView, retry_failed_url
 
 #: Characters of an error in the list.
 IN_A_LIST = 120
@@ -135,7 +136,11 @@ class MessageAdmin(ReadOnlyAdmin):
     ) -> Any:
         """Name the command for the whole list: an action takes one page of it."""
         may_retry = request.user.has_perm("deadletter.retry_poison")
-        own = {"all_command": _command_for_all(request) if may_retry else ""}
+        site = self.admin_site.name
+        own = {
+            "all_command": _command_for_all(request) if may_retry else "",
+            "all_url": retry_failed_url(site, request) if may_retry else "",
+        }
         return super().changelist_view(request, {**own, **(extra_context or {})})
 
     def get_urls(self) -> list[URLPattern]:
@@ -146,6 +151,11 @@ class MessageAdmin(ReadOnlyAdmin):
                 "streams/",
                 view(StreamsView.as_view(model_admin=self)),
                 name="deadletter_streams",
+            ),
+            path(
+                "retry-failed/",
+                view(RetryFailedView.as_view(model_admin=self)),
+                name="deadletter_message_retry_failed",
             ),
             path(
                 "stream/",
@@ -255,7 +265,8 @@ class MessageAdmin(ReadOnlyAdmin):
 def _command_for_all(request: HttpRequest) -> str:
     """Return the command that retries a whole list of failed or dead messages; else ""."""
     group, id = request.GET.get(GROUP, ""), as_id(request.GET.get("queue", ""))
-    if any(request.GET.get(key) for key in ("q", "attempts")):
+    name = request.GET.get("name", "")
+    if any(request.GET.get(key) for key in ("q", "attempts")) or "\x00" in name:
         return ""
     if group and id is None:
         id = _dead_queue_of(group)
@@ -264,14 +275,14 @@ def _command_for_all(request: HttpRequest) -> str:
     if queue is None:
         return ""
     if is_dead_list(request):
-        return command("retry", dead_queue=queue.name, fingerprint=group, why="…")
+        return command("retry", dead_queue=queue.name, name=name, fingerprint=group, why="…")
     if request.GET.get("state") != State.FAILED:
         return ""
     reason = request.GET.get("reason", "")
     known = reason.upper() in FailureReason.__members__
     if reason and not known:
         return ""
-    return command("retry", failed=True, queue=queue.name, reason=reason, why="…")
+    return command("retry", failed=True, queue=queue.name, name=name, reason=reason, why="…")
 
 
 def _dead_queue_of(fingerprint: str) -> int | None:
