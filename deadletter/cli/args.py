@@ -34,6 +34,7 @@ FILTERS = (
     "fingerprint",
     "exception",
     "stream",
+    "tag",
     "text",
     "since",
     "until",
@@ -80,6 +81,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         "--exception", metavar="PATH", help="the exact path, for example shop.errors.Full"
     )
     group.add_argument("--stream", metavar="NAME")
+    group.add_argument("--tag", metavar="KEY=VALUE", help="a tag that the failed message had")
     group.add_argument("--text", metavar="TEXT", help="a part of the last error")
     group.add_argument("--since", metavar="WHEN", help="died since: 2h, 3d, or 2026-01-31T12:00")
     group.add_argument("--until", metavar="WHEN", help="died before: as for --since")

@@ -276,7 +276,7 @@ def _as_deferred(deferral: Deferral) -> dict[str, Any]:
     }
 
 
-class _Facts(NamedTuple):
+class _GroupFacts(NamedTuple):
     """What a failure adds to its group: the release, its own fingerprint and its tags."""
 
     release: str
@@ -285,15 +285,15 @@ class _Facts(NamedTuple):
     tags: list[Tag]
 
 
-def _facts(tx: Transaction, failure: Failure, row: _LeasedRow) -> _Facts:
+def _facts(tx: Transaction, failure: Failure, row: _LeasedRow) -> _GroupFacts:
     release = current_release() if failure.release is None else cut_release(failure.release)
     group = ""
     if failure.fingerprint:
         group = custom_fingerprints.admit(tx, row.name, storable_text(failure.fingerprint))
-    return _Facts(release, group, clean_tags(failure.tags) if failure.tags else [])
+    return _GroupFacts(release, group, clean_tags(failure.tags) if failure.tags else [])
 
 
-def _as_written(failure: Failure, delay: timedelta, facts: _Facts) -> dict[str, Any]:
+def _as_written(failure: Failure, delay: timedelta, facts: _GroupFacts) -> dict[str, Any]:
     """Return what the statement `fail` writes. UNREGISTERED leaves no entry in the history."""
     reason = FailureReason.read(failure.reason)
     error = storable_text(failure.error)
@@ -318,7 +318,7 @@ def _as_written(failure: Failure, delay: timedelta, facts: _Facts) -> dict[str, 
     }
 
 
-def _count(tx: Transaction, failure: Failure, row: _LeasedRow, facts: _Facts) -> None:
+def _count(tx: Transaction, failure: Failure, row: _LeasedRow, facts: _GroupFacts) -> None:
     reason = FailureReason.read(failure.reason)
     if reason is FailureReason.UNREGISTERED:
         tx.counts.add(CounterKey(row.queue_id, row.name, row.kind), "deferred")

@@ -102,7 +102,7 @@ def _starts_of_releases(
     if not names:
         return {}
     rows = ApplicationRelease.objects.using(tx.using).filter(name__in=sorted(names))
-    return dict(rows.values_list("name", "first_seen_at"))
+    return dict(rows.order_by("name").values_list("name", "first_seen_at"))
 
 
 def _regress(

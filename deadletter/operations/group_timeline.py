@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,8 +17,9 @@ from .retry_outcomes import Outcomes, attach_outcomes, settle_rows
 
 #: Events, and acts on the messages of a group, that are read: the latest.
 EVENTS, ACTS = 1_000, 200
-#: Messages of a group in one act are counted up to this limit, and their outcomes read up to it.
-COUNTED = 10_000
+#: Messages of a group in an act that touched others as well are counted up to this limit, and
+#: their outcomes read up to it.
+COUNTED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class TimelineEntry:
     event_id: int | None = None
     #: The audit entry of an act on messages.
     entry_id: int | None = None
-    #: Messages of this group that the act touched, at most COUNTED + 1.
+    #: Messages of this group that the act touched; COUNTED + 1: at least so many.
     messages: int = 0
     #: How the retried messages of this group ended; None: no retry, or unknown.
     outcomes: Outcomes | None = None
@@ -59,10 +60,10 @@ class GroupAct:
     """An audited act on messages of a group."""
 
     entry: AuditEntry
-    #: Messages of the group, at most COUNTED + 1.
+    #: Messages of the group; COUNTED + 1: at least so many.
     messages: int
     is_edit: bool
-    #: Only for retries, if there are at most COUNTED messages.
+    #: Only for retries, if the number of messages is known.
     outcomes: Outcomes | None
 
 
@@ -94,7 +95,8 @@ def timeline(
     found.sort(key=lambda entry: (entry.last_at, entry.event_id or 0), reverse=True)
     page = found[:limit]
     end = found[limit:]
-    return page + [entry for entry in end if page and entry.last_at == page[-1].last_at]
+    page += [entry for entry in end if page and entry.last_at == page[-1].last_at]
+    return _with_numbers(page, group.fingerprints, alias)
 
 
 def list_group_acts(
@@ -102,29 +104,54 @@ def list_group_acts(
 ) -> list[GroupAct]:
     """Return the audited acts on messages with these fingerprints, the latest first."""
     alias = primary_alias(using)
-    ids = _entry_ids(fingerprints, limit, alias)
+    return _read_acts(_entry_ids(fingerprints, limit, alias), fingerprints, alias)
+
+
+def _read_acts(ids: Sequence[int], fingerprints: Collection[str], alias: str) -> list[GroupAct]:
+    """Read acts with a fixed number of statements, and one for each that touched others as well."""
     rows = AuditEntry.objects.using(alias).filter(pk__in=ids).defer(*AuditEntry.LARGE)
     entries = list(rows.order_by("-pk"))
     edited = AuditEntry.objects.using(alias).filter(pk__in=ids, payload_after__isnull=False)
     edits = set(edited.values_list("pk", flat=True))
-    return [_group_act(entry, fingerprints, entry.pk in edits, alias) for entry in entries]
+    whole = {entry.pk for entry in entries if _is_of_group(entry, fingerprints)}
+    parts = {
+        entry.pk: _touched(entry, fingerprints, alias) for entry in entries if entry.pk not in whole
+    }
+    retries = [entry for entry in entries if entry.act == Act.RETRY]
+    attach_outcomes([entry for entry in retries if entry.pk in whole], using=alias)
+    settle_rows(
+        [row for entry in retries if entry.pk in parts for row in parts[entry.pk]], using=alias
+    )
+    return [
+        GroupAct(
+            entry=entry,
+            messages=len(parts[entry.pk]) if entry.pk in parts else entry.done,
+            is_edit=entry.pk in edits,
+            outcomes=_outcomes_of(entry, parts.get(entry.pk)),
+        )
+        for entry in entries
+    ]
 
 
-def _group_act(
-    entry: AuditEntry, fingerprints: Collection[str], is_edit: bool, alias: str
-) -> GroupAct:
+def _is_of_group(entry: AuditEntry, fingerprints: Collection[str]) -> bool:
+    """True if the act was on records of the group only: its filter says so."""
+    wanted = entry.selection if isinstance(entry.selection, dict) else {}
+    return wanted.get("fingerprint") in fingerprints
+
+
+def _touched(entry: AuditEntry, fingerprints: Collection[str], alias: str) -> list[AuditedMessage]:
     rows = AuditedMessage.objects.using(alias).filter(
         entry=entry, fingerprint__in=list(fingerprints)
     )
-    touched = list(rows.order_by("pk")[: COUNTED + 1])
-    outcomes = None
-    if entry.act == Act.RETRY and len(touched) == entry.done:
-        attach_outcomes([entry], using=alias)
-        outcomes = entry.outcomes  # type: ignore[attr-defined]
-    elif entry.act == Act.RETRY and len(touched) <= COUNTED:
-        settle_rows(touched, using=alias)
-        outcomes = _outcomes(touched)
-    return GroupAct(entry=entry, messages=len(touched), is_edit=is_edit, outcomes=outcomes)
+    return list(rows.order_by("pk")[: COUNTED + 1])
+
+
+def _outcomes_of(entry: AuditEntry, part: Sequence[AuditedMessage] | None) -> Outcomes | None:
+    if entry.act != Act.RETRY:
+        return None
+    if part is None:
+        return entry.outcomes  # type: ignore[attr-defined, no-any-return]
+    return _outcomes(part) if len(part) <= COUNTED else None
 
 
 def _outcomes(rows: Iterable[AuditedMessage]) -> Outcomes:
@@ -183,18 +210,29 @@ def _entry(row: GroupEvent, main: str, replies: Sequence[GroupEvent] = ()) -> Ti
 
 
 def _acts(fingerprints: Sequence[str], alias: str) -> list[TimelineEntry]:
+    """Return the acts without their numbers, which only those of the page need."""
+    ids = _entry_ids(fingerprints, ACTS, alias)
+    rows = AuditEntry.objects.using(alias).filter(pk__in=ids).order_by("-pk")
+    found = rows.values_list("pk", "at", "act", "by", "why")
     return [
-        TimelineEntry(
-            at=act.entry.at,
-            kind="edit" if act.is_edit else str(act.entry.act),
-            by=act.entry.by,
-            text=act.entry.why,
-            entry_id=act.entry.pk,
-            messages=act.messages,
-            outcomes=act.outcomes,
-        )
-        for act in list_group_acts(fingerprints, limit=ACTS, using=alias)
+        TimelineEntry(at=at, kind=str(act), by=by, text=why, entry_id=pk)
+        for pk, at, act, by, why in found
     ]
+
+
+def _with_numbers(
+    page: Sequence[TimelineEntry], fingerprints: Sequence[str], alias: str
+) -> list[TimelineEntry]:
+    ids = [entry.entry_id for entry in page if entry.entry_id is not None]
+    acts = {act.entry.pk: act for act in _read_acts(ids, fingerprints, alias)} if ids else {}
+    found = []
+    for entry in page:
+        act = acts.get(entry.entry_id or 0)
+        if act is not None:
+            kind = "edit" if act.is_edit else entry.kind
+            entry = replace(entry, kind=kind, messages=act.messages, outcomes=act.outcomes)
+        found.append(entry)
+    return found
 
 
 def _releases(fingerprints: Sequence[str], alias: str) -> list[TimelineEntry]:

@@ -51,7 +51,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return storable_text(value, limit=_TEXT)
     if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
-        return "\x1f".join(storable_text(part, limit=_TEXT) for part in value[:_PARTS])
+        return "\n".join(storable_text(part, limit=_TEXT) for part in value[:_PARTS])
     return ""
 
 

@@ -44,14 +44,8 @@ def poisoned(db: None) -> Callable[..., PoisonRecord]:
         message = send(name, payload, **given)
         batch = lifecycle.claim(limit=1, worker="w1")
         assert batch.ids == [message.pk]
-        failure = Failure(
-            message.pk,
-            error=error,
-            reason=FailureReason.HANDLER_EXCEPTION,
-            permanent=True,
-            traceback=f"Traceback: {error}",
-            **(failed or {}),
-        )
+        facts = {"reason": FailureReason.HANDLER_EXCEPTION, "traceback": f"Traceback: {error}"}
+        failure = Failure(message.pk, error=error, permanent=True, **{**facts, **(failed or {})})
         lifecycle.fail(batch.token, [failure])
         fold_all_groups()
         return PoisonRecord.objects.get(message_id=message.pk)

@@ -12,7 +12,9 @@ from django.utils.http import urlencode
 
 from deadletter import lifecycle, operations, send
 from deadletter.admin.messages.actions import ACTS
+from deadletter.admin.poison.group_acts import GROUP_ACTS
 from deadletter.lifecycle import Failure
+from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import (
     Act,
     Alert,
@@ -21,6 +23,10 @@ from deadletter.models import (
     BrokerStatus,
     BulkJob,
     Count,
+    FailureGroup,
+    GroupEvent,
+    GroupHour,
+    GroupTag,
     Instance,
     InstanceEvent,
     Message,
@@ -39,9 +45,9 @@ from deadletter.operations import PoisonFilter
 #: Text that would do something if it were taken for HTML, a template or a link.
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}javascript:"
 MODELS = (
-    Alert, AuditEntry, Breaker, BrokerStatus, BulkJob, Count, Instance, InstanceEvent, Message,
-    OutboxPause, PoisonRecord, PublishedMessage, Queue, Result, Schedule, ScheduleRun,
-    WorkerProcess,
+    Alert, AuditEntry, Breaker, BrokerStatus, BulkJob, Count, FailureGroup, GroupEvent, GroupHour,
+    GroupTag, Instance, InstanceEvent, Message, OutboxPause, PoisonRecord, PublishedMessage, Queue,
+    Result, Schedule, ScheduleRun, WorkerProcess,
 )  # fmt: skip
 
 
@@ -76,6 +82,7 @@ def hostile_rows(now: Any) -> dict[str, Model]:
         "buried": _buried(),
         "message": message,
         "poisonrecord": record,
+        "failuregroup": _group(record, now),
         "bulkjob": job,
         "auditentry": entry,
         "queue": Queue.objects.get(name="default"),
@@ -105,6 +112,40 @@ def hostile_rows(now: Any) -> dict[str, Model]:
             opened_at=now, until=now + timedelta(minutes=1),
         ),
     }  # fmt: skip
+
+
+def _group(record: PoisonRecord, now: Any) -> FailureGroup:
+    """A failure group with bad text wherever people and applications write, and a merged one."""
+    fold_all_groups()
+    FailureGroup.objects.filter(fingerprint=record.fingerprint).update(
+        name=HOSTILE, queue=HOSTILE, exception=HOSTILE, frame=HOSTILE, error=HOSTILE, owner=HOSTILE,
+        state_by=HOSTILE, resolved_in=HOSTILE, first_release=HOSTILE, last_release=HOSTILE,
+        state="resolved", ticket="https://example.com/" + HOSTILE,
+    )  # fmt: skip
+    group = FailureGroup.objects.get(fingerprint=record.fingerprint)
+    facts = {"fingerprint": group.fingerprint, "failures": 1}
+    GroupHour.objects.create(at=now, release=HOSTILE, **facts)
+    for key in ("k", HOSTILE):
+        GroupTag.objects.create(key=key, value=HOSTILE, last_at=now, **facts)
+    note = operations.write_note(group.fingerprint, HOSTILE, by=HOSTILE)
+    operations.write_note(group.fingerprint, HOSTILE, answers=note.note_id, by=HOSTILE)
+    for kind in GroupEvent.Kind.values:
+        detail = dict.fromkeys(
+            ("state", "until", "owner", "ticket", "release", "into", "merged", "from"), HOSTILE
+        )
+        GroupEvent.objects.create(
+            fingerprint=group.fingerprint,
+            at=now,
+            by=HOSTILE,
+            kind=kind,
+            text=HOSTILE,
+            detail=detail,
+        )
+    FailureGroup.objects.create(
+        fingerprint="m" * 16, name=HOSTILE, exception=HOSTILE, frame=HOSTILE, first_failed_at=now,
+        last_failed_at=now, state_at=now, merged_into=group.fingerprint,
+    )  # fmt: skip
+    return group
 
 
 def _buried() -> Message:
@@ -170,9 +211,25 @@ def every_page(rows: dict[str, Model]) -> list[str]:
     if isinstance(message := rows.get("message"), Message):
         query = {"queue": message.queue.name, "name": message.stream or "none"}
         pages.append(f"/admin/deadletter/message/stream/?{urlencode(query)}")
+    if isinstance(group := rows.get("failuregroup"), FailureGroup):
+        pages += pages_of_groups(group)
     if isinstance(moved := rows.get("buried"), Message):
         pages += pages_of_dead_queues(moved)
     return pages
+
+
+def pages_of_groups(group: FailureGroup) -> list[str]:
+    """Return the pages of groups that are asked for by parameters."""
+    start, found = "/admin/deadletter/poisonrecord", group.fingerprint
+    merged = FailureGroup.objects.exclude(merged_into="").values_list("fingerprint", flat=True)
+    tags = GroupTag.objects.filter(fingerprint=found).values_list("key", "value")
+    return [
+        f"{start}/groups/{found}/?window=day",
+        *(f"{start}/groups/act/{act}/?group={found}" for act in GROUP_ACTS),
+        *(f"{start}/groups/act/split/?group={one}" for one in merged),
+        *(f"{start}/tags/?{urlencode({'key': key, 'value': value})}" for key, value in tags),
+        f"{start}/?state=resolved",
+    ]
 
 
 def pages_of_dead_queues(moved: Message) -> list[str]:
@@ -213,6 +270,7 @@ def _filled(path: str, rows: dict[str, Model]) -> str:
         "<int:job_id>": str(rows["bulkjob"].pk),
         "<int:poison_id>": str(rows["poisonrecord"].pk),
         "<slug:act>": act,
+        "<str:fingerprint>": str(getattr(rows["failuregroup"], "fingerprint", "")),
         "<slug:slug>": act,
     }.items():
         path = path.replace(variable, value)

@@ -26,6 +26,10 @@ PAGES = [
     "poisonrecord/{poison}/edit/",
     "poisonrecord/{poison}/remove/",
     "poisonrecord/bulk/retry/",
+    "poisonrecord/groups/{group}/",
+    "poisonrecord/groups/act/acknowledge/?group={group}",
+    "poisonrecord/groups/act/merge/?group={group}",
+    "poisonrecord/tags/?key=tenant&value=acme",
     "message/",
     "message/{message}/change/",
     "message/act/remove/?ids={message}",
@@ -60,7 +64,9 @@ PAGES = [
 def rows(poisoned, settings) -> dict[str, Any]:
     settings.ROOT_URLCONF = "tests.admin.two_sites"
     queue = Queue.objects.create(name="ledger", stream_policy="halt")
-    record = poisoned("book", {"n": 1}, queue="ledger", stream="s")
+    failed = {"tags": [("tenant", "acme")], "release": "2.7.1"}
+    record = poisoned("book", {"n": 1}, queue="ledger", stream="s", failed=failed)
+    operations.write_note(record.fingerprint, "Ask the carrier.", by="ada")
     send("book", queue="ledger", stream="s")
     first, second = send("a", stream="slow"), send("b", stream="slow")
     batch = lifecycle.claim(limit=1, worker="w", queues=["default"])
@@ -72,7 +78,13 @@ def rows(poisoned, settings) -> dict[str, Any]:
     entry = operations.trail(gone.pk)[0].entry_id
     result = tasks.add.using(queue_name="ledger").enqueue(1).id
     operations.cancel(result)
-    found = {"poison": record.pk, "message": second.pk, "queue": queue.pk, "entry": entry}
+    found = {
+        "poison": record.pk,
+        "group": record.fingerprint,
+        "message": second.pk,
+        "queue": queue.pk,
+        "entry": entry,
+    }
     schedule = operations.create_schedule("nightly", message="c", interval="1h")
     operations.run_schedule("nightly", by="ada")
     return {**found, "result": result, "schedule": schedule.pk}

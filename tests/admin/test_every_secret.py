@@ -10,6 +10,7 @@ from django.db.models import Model
 
 from deadletter import lifecycle, operations, send
 from deadletter.admin.messages.actions import ACTS
+from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import (
     Act,
     Alert,
@@ -17,8 +18,11 @@ from deadletter.models import (
     Breaker,
     BrokerStatus,
     Count,
+    FailureGroup,
+    GroupTag,
     Instance,
     Message,
+    MessageTag,
     PoisonRecord,
     PublishedMessage,
     Queue,
@@ -53,6 +57,7 @@ def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811
         "buried": moved,
         "message": Message.objects.get(pk=rows["message"]),
         "poisonrecord": record,
+        "failuregroup": _group(record, clock.now),
         "bulkjob": job,
         "auditentry": AuditEntry.objects.get(pk=rows["entry"]),
         "queue": Queue.objects.get(name="default"),
@@ -76,6 +81,19 @@ def secrets(rows: dict[str, Any], clock: Any) -> dict[str, Model]:  # noqa: F811
             name="default", error=f"refused: {SECRET}", unavailable_since=clock.now
         ),
     }  # fmt: skip
+
+
+def _group(record: PoisonRecord, now: Any) -> FailureGroup:
+    """Return the group of a record, with the secret in its tags."""
+    fold_all_groups()
+    group = FailureGroup.objects.get(fingerprint=record.fingerprint)
+    assert SECRET in group.error
+    for key in ("customer.id", SECRET):
+        GroupTag.objects.create(
+            fingerprint=group.fingerprint, key=key, value=SECRET, failures=1, last_at=now
+        )
+    MessageTag.objects.create(message_id=record.message_id, key="customer.id", value=SECRET, at=now)
+    return group
 
 
 def _edited_and_dead_again() -> PoisonRecord:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from deadletter import clock, lifecycle, operations, send, start
 from deadletter.lifecycle import Failure
-from deadletter.models import Queue, Result
+from deadletter.lifecycle.groups import fold_all_groups
+from deadletter.models import FailureGroup, GroupHour, GroupTag, Queue, Result
 
 from .rows import die
 
@@ -19,6 +21,15 @@ PAGES = {
     "dashboard of the last day": "?window=day",
     "dashboard of the last week": "?window=week",
     "groups": "poisonrecord/",
+    "groups that need a person": "poisonrecord/?state=open",
+    "group": "poisonrecord/groups/{group}/",
+    "group of the last day": "poisonrecord/groups/{group}/?window=day",
+    **{
+        f"{act} group": f"poisonrecord/groups/act/{act}/?group={{group}}"
+        for act in ("acknowledge", "mute", "resolve", "assign", "ticket", "note", "merge")
+    },
+    "split group": "poisonrecord/groups/act/split/?group={merged}",
+    "tag": "poisonrecord/tags/?key=customer.id&value={tag}",
     "records": "poisonrecord/records/",
     "matrix": "poisonrecord/matrix/",
     "jobs": "poisonrecord/jobs/",
@@ -79,11 +90,42 @@ def rows(site: str) -> dict[str, Any]:
     return {
         "schedule": schedule.pk,
         "poison": record.pk,
+        **_group(record.fingerprint, long),
         "message": blocked.pk,
         "queue": Queue.objects.get(name="ledger").pk,
         "entry": entry.pk,
         "result": _result(long).pk,
     }
+
+
+def _group(fingerprint: str, long: str) -> dict[str, str]:
+    """Fill a group with everything that its page shows, and merge another one into it."""
+    fold_all_groups()
+    now = clock.now("default")
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    FailureGroup.objects.filter(fingerprint=fingerprint).update(
+        first_failed_at=now - timedelta(hours=30),
+        exception=long,
+        frame=long,
+        last_release=long[:100],
+    )
+    facts = {"fingerprint": fingerprint, "failures": 1_234_567}
+    for n in range(30):
+        release = f"2.{n // 5}.0-{long[:80]}"
+        GroupHour.objects.create(at=hour - timedelta(hours=n), release=release, deaths=3, **facts)
+        GroupTag.objects.create(
+            key=long[:90] + str(n % 3), value=f"{n}{long}", last_at=now, **facts
+        )
+    tag = f"<b>{long}"[:200]
+    GroupTag.objects.create(key="customer.id", value=tag, last_at=now, **facts)
+    note = operations.write_note(fingerprint, "<b>because</b> " + long, by="somebody")
+    operations.write_note(fingerprint, long, answers=note.note_id, by="somebody")
+    operations.link_ticket(fingerprint, f"https://example.com/{long}", by="somebody", why=long)
+    operations.resolve_group(fingerprint, in_release=long[:100], by="somebody", why=long)
+    others = FailureGroup.objects.exclude(fingerprint=fingerprint)
+    merged = others.values_list("fingerprint", flat=True)[0]
+    operations.merge_groups(fingerprint, [merged], by="somebody")
+    return {"group": fingerprint, "merged": merged, "tag": tag}
 
 
 def _result(long: str) -> Result:

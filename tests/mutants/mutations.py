@@ -78,6 +78,7 @@ def mutations() -> list[Mutation]:
         *_applications(),
         *_payload_types(),
         *_schedules(),
+        *_failure_groups(),
         *_results(),
         *_outbox(),
         *_rest(),
@@ -399,8 +400,8 @@ def _reasons() -> Iterator[Mutation]:
         [
             python(
                 "lifecycle/failures.py",
-                'written[row.id] = _as_written(failure, delay) | {"counts": counts}',
-                "written[row.id] = _as_written(failure, delay)",
+                'written[row.id] = _as_written(failure, delay, facts) | {"counts": counts}',
+                "written[row.id] = _as_written(failure, delay, facts)",
             )
         ],
         [f"{REASONS}::test_a_bug_kills_when_it_has_failed_as_often_as_the_queue_says"],
@@ -2314,3 +2315,147 @@ def _schedules() -> Iterator[Mutation]:
             f"{locks}a_schedule_that_another_transaction_holds_is_left_to_it_and_the_others_are_fired"
         ],
     )
+
+
+def _failure_groups() -> Iterator[Mutation]:
+    """Failures and deaths are counted once; states change by themselves only as the rules say."""
+    counts, states = "tests/groups/test_counts.py::test_", "tests/groups/test_states.py::test_"
+    adoption, tags = "tests/groups/test_adoption.py::test_", "tests/groups/test_tags.py::test_"
+    fingerprints = "tests/groups/test_fingerprints.py::test_"
+    retention = "tests/groups/test_retention.py::test_"
+    races = f"{RACES}/test_groups.py::test_"
+    edits: dict[str, tuple[Edit, str]] = {
+        "forget what a savepoint added to groups": (
+            python("lifecycle/transaction.py", "        self.groups.absorb(part.groups)\n", ""),
+            f"{counts}a_savepoint_that_is_kept_is_counted_and_one_that_meets_a_lock_is_not",
+        ),
+        "keep what a lost savepoint added to groups": (
+            python(
+                "lifecycle/transaction.py",
+                "groups=GroupChanges(),",
+                "groups=self.groups,",
+            ),
+            f"{counts}a_savepoint_that_is_kept_is_counted_and_one_that_meets_a_lock_is_not",
+        ),
+        "add changes to groups without the lock of the fold": (
+            sql("postgresql", "lock_folding", "pg_try_advisory_xact_lock", "(SELECT 1) IN"),
+            f"{races}of_two_folds_the_second_does_not_wait_and_adds_nothing",
+        ),
+        "wait for a group that a person is changing": (
+            sql("postgresql", "lock_groups", "FOR UPDATE SKIP LOCKED", "FOR UPDATE"),
+            f"{races}a_fold_leaves_a_group_that_a_person_is_changing",
+        ),
+        "add to groups whose main group a person is changing": (
+            python("lifecycle/group_states.py", "in busy_mains}", "in ()}"),
+            f"{races}a_fold_leaves_groups_whose_main_group_a_person_is_changing",
+        ),
+        "delete a change before the transaction of its sum": (
+            python(
+                "lifecycle/groups.py",
+                '    tx.run("delete_group_changes", ids=[change.id for change in changes])\n',
+                "",
+            ),
+            f"{counts}failures_of_one_settle_are_one_change",
+        ),
+        "count the deaths of one moment in two statements": (
+            sql(
+                "postgresql",
+                "read_uncounted_groups",
+                "COALESCE(LEAST(g.first_died_at, pending.at), 'infinity')",
+                "COALESCE(g.first_died_at, 'infinity')",
+            ),
+            f"{adoption}deaths_that_a_change_has_counted_are_not_adopted",
+        ),
+    }
+    for name, (edit, test) in edits.items():
+        yield Mutation(name, "postgresql", [edit], [test])
+    edits = {
+        "count a death in a dead queue a second time": (
+            python(
+                "lifecycle/quarantine.py",
+                "            tx.groups.add_death(GroupKey(",
+                "        tx.groups.add_death(GroupKey(",
+            ),
+            f"{counts}a_death_in_a_dead_queue_is_not_a_second_death",
+        ),
+        "forget the failure of a lost worker": (
+            python(
+                "lifecycle/candidates.py",
+                "        if lost:\n            self._count_lost(lost)\n",
+                "",
+            ),
+            f"{counts}a_lost_worker_is_a_failure_of_its_release",
+        ),
+        "describe a group by what was folded last": (
+            sql("sqlite", "update_groups", "r.last_at >= last_failed_at", "true"),
+            f"{counts}changes_that_are_folded_out_of_order_leave_the_same_group",
+        ),
+        "let a failure from before the resolution be a regression": (
+            python("lifecycle/group_states.py", "at > resolved_at and not", "not"),
+            f"{states}failures_from_before_the_resolution_are_no_regression",
+        ),
+        "let a failure of an older release be a regression": (
+            python(
+                "lifecycle/group_states.py",
+                "return repaired not in starts or starts[release] < starts[repaired]",
+                "return False",
+            ),
+            f"{states}a_group_that_is_resolved_in_a_release",
+        ),
+        "believe that an unknown release is an older one": (
+            python("lifecycle/group_states.py", " or release not in starts:", ":"),
+            f"{states}a_group_that_is_resolved_in_a_release",
+        ),
+        "let a death without a failure be a regression": (
+            python(
+                "lifecycle/groups.py",
+                "return self.failures > 0 or self.reason in _WITHOUT_ATTEMPT",
+                "return True",
+            ),
+            f"{states}the_death_of_a_message_that_failed_before_is_no_regression",
+        ),
+        "forget the main group of a failure": (
+            python(
+                "lifecycle/group_states.py",
+                "main = group.merged_into if group.merged_into in locked else fingerprint",
+                "main = fingerprint",
+            ),
+            f"{states}a_failure_of_a_merged_group_is_a_regression_of_its_main_group",
+        ),
+        "let a mute end later than it grew": (
+            python("lifecycle/group_states.py", ">= group.muted_until_failures", "> 1 << 40"),
+            f"{states}a_mute_ends_when_the_failures_have_grown",
+        ),
+        "adopt deaths that were counted": (
+            sql("sqlite", "read_uncounted_groups", "p.poisoned_at < counted.at", "true"),
+            f"{adoption}a_second_adoption_adds_nothing",
+        ),
+        "store hidden values as tags": (
+            python(
+                "message_tags.py", "type(value) is type(shown) and bool(value == shown)", "True"
+            ),
+            f"{tags}a_hidden_value_is_no_tag",
+        ),
+        "keep every value of a tag": (
+            python("lifecycle/groups.py", "count >= TAG_VALUES", "count < 0"),
+            f"{tags}a_group_keeps_a_hundred_values_of_a_key",
+        ),
+        "let every text make a group": (
+            python(
+                "lifecycle/custom_fingerprints.py",
+                '    if len(known) >= limit:\n        return ""\n',
+                "",
+            ),
+            f"{fingerprints}beyond_the_bound_failures_have_the_default_fingerprint",
+        ),
+        "delete groups that have records": (
+            python("lifecycle/group_retention.py", "~Exists(dead), ", ""),
+            f"{retention}a_group_with_records_stays",
+        ),
+        "delete muted groups": (
+            python("lifecycle/group_retention.py", "state=GroupState.MUTED", "pk=-1"),
+            f"{retention}a_muted_group_stays",
+        ),
+    }
+    for name, (edit, test) in edits.items():
+        yield Mutation(name, "sqlite", [edit], [test])

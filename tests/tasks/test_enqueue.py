@@ -183,6 +183,8 @@ def test_a_call_that_is_none_is_refused():
         ({"stream": " "}, "stream: expected 1 to 200 characters"),
         ({"key": 7}, "key: expected text, got int"),
         ({"reason_policies": {"NOTHING": {}}}, "reason_policies"),
+        ({"tags": "user_id"}, "tags: expected a list of paths"),
+        ({"tags": ["a..b"]}, "tags: expected a path"),
     ],
 )
 def test_options_are_checked_when_the_task_is_defined(options, problem):

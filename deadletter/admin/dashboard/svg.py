@@ -107,6 +107,8 @@ class TimeMark:
 
     x: float
     label: str
+    #: The middle of the label, which stays inside the plot.
+    label_x: float
     title: str
 
 
@@ -230,14 +232,16 @@ def time_marks(chart: Chart, found: Sequence[tuple[float, str, str]]) -> tuple[T
 
     A label that would cover the one before it is left out; the title remains.
     """
-    frame, free = chart.frame, 0.0
+    frame = chart.frame
+    free: float = frame.left
     marks: list[TimeMark] = []
     for place, label, title in found:
         x = round(frame.x(place, len(chart.slots)), 1)
         half = len(label) * _LABEL_CHARACTER / 2
-        fits = x - half >= free and x + half <= frame.width
-        free = x + half if fits else free
-        marks.append(TimeMark(x, label if fits else "", title))
+        middle = min(max(x, frame.left + half), frame.end - half)
+        fits = middle - half >= free
+        free = middle + half if fits else free
+        marks.append(TimeMark(x, label if fits else "", round(middle, 1), title))
     return tuple(marks)
 
 

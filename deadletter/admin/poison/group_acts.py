@@ -28,7 +28,7 @@ TOLD, CANDIDATES = 5, 15
 
 
 class GroupActView(GroupPageView, ActView):
-    """An act on the groups that the address names: `?group=<fingerprint>&group=…`."""
+    """An act on the groups that the address names in its parameters "group"."""
 
     template = "poison/group_act"
     base_template = "admin/deadletter/poison/base.html"

@@ -50,7 +50,7 @@ def draw_group(series: GroupSeries, records_url: str) -> Figure:
         url=records_url,
         series=[
             FigureSeries(gettext("died"), "poison", [p.deaths for p in points], records_url),
-            FigureSeries(gettext("failed"), "failed", [p.failures for p in points], ""),
+            FigureSeries(gettext("failed"), "attempts", [p.failures for p in points], ""),
         ],
         chart=partial(_overlaid, began=[point.began for point in points]),
     )

@@ -11,7 +11,7 @@ from django.utils.translation import gettext, ngettext
 
 from ...models import GroupChange, GroupState, PoisonRecord, primary_alias
 from ...text import page_text
-from ...times import ago, ahead
+from ...times import ago, ahead, lasting
 from ..render import reason_name
 
 #: Changes are added up about every second; older ones wait for a housekeeper.
@@ -97,10 +97,10 @@ def uncounted(now: datetime, *, empty: bool) -> str:
     waits_since = changes.values_list("at", flat=True).first()
     if waits_since is not None and waits_since < now - _PATIENCE:
         text = gettext(
-            "The last failures, %(ago)s and later, are not counted here yet: workers do that, and "
-            "none does it now."
+            "Failures of the last %(time)s are not counted here yet: workers count them, and none "
+            "does it now."
         )
-        return text % {"ago": ago(waits_since, now, depth=1)}
+        return text % {"time": lasting(waits_since, now, depth=1)}
     if empty and PoisonRecord.objects.using(alias).values("pk")[:1]:
         return gettext(
             "The records are not in groups yet: workers do that, in pieces, about every second."

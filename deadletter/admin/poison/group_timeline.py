@@ -139,7 +139,8 @@ def _act_label(kind: str) -> str:
 
 
 def _messages(entry: TimelineEntry) -> str:
-    n = Capped(min(entry.messages, COUNTED), entry.messages > COUNTED)
+    more = entry.messages == COUNTED + 1
+    n = Capped(COUNTED if more else entry.messages, more)
     values = {"n": str(n)}
     if entry.kind == "edit":
         text = ngettext(

@@ -95,6 +95,8 @@ class GroupLine:
         if not group.records and group.in_dead_queues and self.dead_queues_url:
             self.records_url = self.dead_queues_url
         self.url = page.group_url(group.fingerprint) or self.records_url
+        if not self.count.n:
+            self.records_url = self.url
 
 
 class MatrixView(PoisonPageView):

@@ -142,7 +142,8 @@ WITH RECURSIVE f(fingerprint) AS (
 ), pending AS (
     SELECT fingerprint, MIN(at) AS at FROM deadletter_group_change WHERE deaths > 0 GROUP BY fingerprint
 ), counted AS (
-    SELECT f.fingerprint, MIN(COALESCE(g.first_died_at, '9999'), COALESCE(pending.at, '9999')) AS at
+    -- no plain number: a column of times would compare it as one
+    SELECT f.fingerprint, MIN(COALESCE(g.first_died_at, '9999-12-31'), COALESCE(pending.at, '9999-12-31')) AS at
       FROM f
       LEFT JOIN deadletter_group g ON g.fingerprint = f.fingerprint
       LEFT JOIN pending ON pending.fingerprint = f.fingerprint
