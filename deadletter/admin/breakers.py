@@ -155,7 +155,11 @@ class BreakerAdmin(ReadOnlyAdmin):
     def waiting(self, breaker: Any) -> str:
         if not hasattr(breaker, "waiting_count"):
             _add_waiting([breaker])
-        return waiting_text(breaker.waiting_count, more=breaker.waiting_more)
+        text = waiting_text(breaker.waiting_count, more=breaker.waiting_more)
+        url = link(self.admin_site.name, "message_changelist", name=breaker.name)
+        if not (url and breaker.waiting_count):
+            return text
+        return format_html('<a href="{}">{}</a>', url, text)
 
     @admin.display(description=_("since"))
     def since(self, breaker: Any) -> str:
@@ -182,7 +186,7 @@ class BreakerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("last error"))
     def error_start(self, breaker: Breaker) -> str:
-        return breaker.error[:120] or "-"
+        return page_text(breaker.error, limit=1_000) or "-"
 
     @admin.display(description=_("last error"))
     def shown_error(self, breaker: Breaker) -> str:

@@ -40,7 +40,9 @@ def test_the_list_says_what_is_held_since_when_why_and_by_whom(admin_client: Cli
 
     assert "held until it is reset" in html
     assert "held for another 1\xa0hour" in html
-    assert '<td class="field-waiting">2</td>' in html
+    held = f"{url('message')}?name=mail.send"
+    assert f'<td class="field-waiting"><a href="{held}">2</a></td>' in html
+    assert admin_client.get(held).context["cl"].result_count == 2
     assert '<td class="field-opened_by">ann</td>' in html
     assert ">3 min</span>" in html
     assert "&lt;script&gt;alert" in html
@@ -183,3 +185,25 @@ def test_the_dashboard_says_who_holds_what(admin_client: Client, clock):
     assert "essages named mail are held by ann" in html
     assert "the provider asked" in html
     assert "circuit breaker open for" not in html
+
+
+def test_the_last_error_is_not_cut_off(admin_client: Client, clock):
+    error = "ConnectionError: " + "refused by the payment service, " * 10 + "END"
+    Breaker.objects.create(
+        name="mail", failures=5, error=error, opened_at=clock.now,
+        until=clock.now + timedelta(minutes=1), opened_by="w1",
+    )  # fmt: skip
+
+    assert error in admin_client.get(url("breaker")).content.decode()
+
+
+def test_who_may_not_read_errors_sees_the_class_alone(login, clock):
+    Breaker.objects.create(
+        name="mail", failures=5, error="ConnectionError: card 4111", opened_at=clock.now,
+        until=clock.now + timedelta(minutes=1), opened_by="w1",
+    )  # fmt: skip
+
+    html = login("view_breaker").get(url("breaker")).content.decode()
+
+    assert "4111" not in html
+    assert "ConnectionError" in html

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import DateTimeField, Prefetch, Q, QuerySet, Value
+from django.db.models import DateTimeField, OuterRef, Prefetch, Q, QuerySet, Subquery, Value
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, path
+from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ... import clock
-from ...models import Message, Queue, State, primary_alias
+from ...models import Breaker, Message, Queue, State, primary_alias
+from ...operations.breakers import ASIDE
 from ...status import FailureReason
 from ...text import page_text
 from ...times import lasting
@@ -22,17 +24,19 @@ from ..dead_queue import show_death
 from ..error_text import exception_of
 from ..render import reason_name
 from ..streams import StreamActView, StreamsView, StreamView
-from ..urls import GROUP, to_act
+from ..urls import GROUP, link, to_act
 from .actions import ACTS, AT_ONCE
 from .filters import (
     AttemptsFilter,
     FailureReasonFilter,
     FingerprintFilter,
+    MessageNameFilter,
     MessageStateFilter,
     is_dead_list,
     with_deaths,
 )
 from .page import MessageView
+from .retry_failed import RetryFailedView, retry_failed_url
 
 #: Characters of an error in the list.
 IN_A_LIST = 120
@@ -69,6 +73,7 @@ class MessageAdmin(ReadOnlyAdmin):
     list_filter = (
         MessageStateFilter,
         QueueFilter,
+        MessageNameFilter,
         FailureReasonFilter,
         AttemptsFilter,
         FingerprintFilter,
@@ -102,8 +107,12 @@ class MessageAdmin(ReadOnlyAdmin):
         if is_dead_list(request):
             rows = with_deaths(rows)
         queues = Prefetch("queue", Queue.objects.using(rows.db))
+        now = clock.now(rows.db)
+        breakers = Breaker.objects.using(rows.db).open(now).filter(name=OuterRef("name"))
         return rows.prefetch_related(queues).annotate(
-            seen_at=Value(clock.now(rows.db), DateTimeField())
+            seen_at=Value(now, DateTimeField()),
+            # One index probe a row; the count of the list leaves it out.
+            breaker_id=Subquery(breakers.values("pk")[:1]),
         )
 
     def matches(self, term: str) -> Q:
@@ -127,7 +136,11 @@ class MessageAdmin(ReadOnlyAdmin):
     ) -> Any:
         """Name the command for the whole list: an action takes one page of it."""
         may_retry = request.user.has_perm("deadletter.retry_poison")
-        own = {"all_command": _command_for_all(request) if may_retry else ""}
+        site = self.admin_site.name
+        own = {
+            "all_command": _command_for_all(request) if may_retry else "",
+            "all_url": retry_failed_url(site, request) if may_retry else "",
+        }
         return super().changelist_view(request, {**own, **(extra_context or {})})
 
     def get_urls(self) -> list[URLPattern]:
@@ -138,6 +151,11 @@ class MessageAdmin(ReadOnlyAdmin):
                 "streams/",
                 view(StreamsView.as_view(model_admin=self)),
                 name="deadletter_streams",
+            ),
+            path(
+                "retry-failed/",
+                view(RetryFailedView.as_view(model_admin=self)),
+                name="deadletter_message_retry_failed",
             ),
             path(
                 "stream/",
@@ -196,6 +214,8 @@ class MessageAdmin(ReadOnlyAdmin):
         at, now = message.available_at, message.seen_at
         if at is None:
             return "-"
+        if message.breaker_id and not message.lease_token and at <= now + ASIDE:
+            return self.held(message.breaker_id)
         if at <= now:
             return gettext("due for %(time)s") % {"time": lasting(at, now)}
         texts = {
@@ -204,6 +224,11 @@ class MessageAdmin(ReadOnlyAdmin):
         }
         text = texts.get(message.state(now), gettext("in %(time)s"))
         return text % {"time": lasting(now, at)}
+
+    def held(self, breaker_id: int) -> str:
+        """Say that a circuit breaker holds a message that is due, or put aside by it."""
+        url = link(self.admin_site.name, "breaker_change", breaker_id)
+        return format_html('<a href="{}">{}</a>', url, gettext("held by its circuit breaker"))
 
     @admin.display(description=_("source"))
     def source(self, message: Message) -> str:
@@ -240,7 +265,8 @@ class MessageAdmin(ReadOnlyAdmin):
 def _command_for_all(request: HttpRequest) -> str:
     """Return the command that retries a whole list of failed or dead messages; else ""."""
     group, id = request.GET.get(GROUP, ""), as_id(request.GET.get("queue", ""))
-    if any(request.GET.get(key) for key in ("q", "attempts")):
+    name = request.GET.get("name", "")
+    if any(request.GET.get(key) for key in ("q", "attempts")) or "\x00" in name:
         return ""
     if group and id is None:
         id = _dead_queue_of(group)
@@ -249,14 +275,14 @@ def _command_for_all(request: HttpRequest) -> str:
     if queue is None:
         return ""
     if is_dead_list(request):
-        return command("retry", dead_queue=queue.name, fingerprint=group, why="…")
+        return command("retry", dead_queue=queue.name, name=name, fingerprint=group, why="…")
     if request.GET.get("state") != State.FAILED:
         return ""
     reason = request.GET.get("reason", "")
     known = reason.upper() in FailureReason.__members__
     if reason and not known:
         return ""
-    return command("retry", failed=True, queue=queue.name, reason=reason, why="…")
+    return command("retry", failed=True, queue=queue.name, name=name, reason=reason, why="…")
 
 
 def _dead_queue_of(fingerprint: str) -> int | None:

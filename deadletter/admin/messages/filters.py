@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from django.contrib import admin
@@ -15,7 +17,7 @@ from ...models import Message, Queue, State, primary_alias
 from ...operations.filters import as_reason
 from ...status import FailureReason, Status
 from ...text import page_text
-from ..base import COUNT_LIMIT, as_id
+from ..base import COUNT_LIMIT, NAMES, as_id
 from ..render import reason_name
 from ..urls import GROUP
 
@@ -142,6 +144,39 @@ class FailureReasonFilter(admin.SimpleListFilter):
         except ValueError:
             return queryset.none()
         return rows if "state" in request.GET else _of_late(rows)
+
+
+class MessageNameFilter(admin.SimpleListFilter):
+    """
+    Filters by name, among the newest and the oldest messages: no index has the names.
+
+    The choices are the most frequent names of the newest. An address may have any other name.
+    """
+
+    title = _("name")
+    parameter_name = "name"
+
+    def lookups(
+        self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, str]]:
+        names = Counter(name for _id, name in self._newest)
+        return [(name, page_text(name, limit=80)) for name, _n in names.most_common(NAMES)]
+
+    def has_output(self) -> bool:
+        return True
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if value is None:
+            return queryset
+        rows = Message.objects.using(primary_alias()).order_by("id").values_list("pk", "name")
+        looked_at = {*self._newest, *rows[:REACH]}
+        return queryset.filter(pk__in=[id for id, name in looked_at if name == value])
+
+    @cached_property
+    def _newest(self) -> list[tuple[int, str]]:
+        rows = Message.objects.using(primary_alias()).order_by("-id")
+        return list(rows.values_list("pk", "name")[:REACH])
 
 
 class FingerprintFilter(admin.SimpleListFilter):

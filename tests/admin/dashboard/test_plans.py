@@ -24,6 +24,9 @@ PAGES = {
     "queue/": 12_000,
     "queue/{queue}/change/": 12_000,
     "message/?attempts=10-": 12_000,
+    # The newest 5,001 messages and the oldest.
+    "message/?name=m": 12_000,
+    "message/?name=rare": 12_000,
     # Filters without an index search the newest 5,000, of a name too, however rare it is.
     "result/": 12_000,
     "result/?name=common": 12_000,

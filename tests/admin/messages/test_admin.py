@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from deadletter import FailureReason, lifecycle, send
+from deadletter import FailureReason, lifecycle, operations, send
 from deadletter.admin import MessageAdmin, base
+from deadletter.admin.messages import filters
 from deadletter.lifecycle import Failure
 from deadletter.models import Message, Queue
 from tests.operations.records import failed
@@ -323,3 +326,66 @@ def test_failed_messages_of_a_queue_name_the_command_for_all_of_them(admin_clien
     assert f"<code>{command} --why" in text()
     assert f"<code>{command} --reason unknown --why" in text(reason="unknown")
     assert "on the command line" not in text(state="pending")
+
+
+def test_messages_are_filtered_by_name(admin_client: Client, clock) -> None:
+    for name in ("mail", "mail", "report"):
+        send(name)
+
+    page = admin_client.get(url("message"), {"name": "mail"})
+
+    assert [row.name for row in page.context["cl"].result_list] == ["mail", "mail"]
+    (names,) = [spec for spec in page.context["cl"].filter_specs if spec.title == "name"]
+    assert names.lookup_choices == [("mail", "mail"), ("report", "report")]
+    assert shown_ids(admin_client.get(url("message"), {"name": "other"})) == []
+    assert shown_ids(admin_client.get(url("message"), {"name": "\x00"})) == []
+
+
+def test_a_name_is_looked_for_among_the_newest_and_the_oldest(
+    admin_client: Client, clock, monkeypatch
+) -> None:
+    monkeypatch.setattr(filters, "REACH", 2)
+    ids = [send("mail").pk for _ in range(6)]
+
+    page = admin_client.get(url("message"), {"name": "mail"})
+
+    assert shown_ids(page) == [ids[5], ids[4], ids[1], ids[0]]
+
+
+def test_a_name_and_a_state_narrow_each_other(admin_client: Client, clock) -> None:
+    send("mail"), send("report", delay=60)
+    later = send("mail", delay=60)
+
+    page = admin_client.get(url("message"), {"name": "mail", "state": "scheduled"})
+
+    assert shown_ids(page) == [later.pk]
+
+
+def test_messages_held_by_a_breaker_say_so(admin_client: Client, clock) -> None:
+    for delay in (0, 20, 3_600):  # due, put aside by the breaker, scheduled
+        send("mail", delay=delay)
+    send("mail", stream="s"), send("mail", stream="s"), send("other")
+    Message.objects.filter(stream="s").update(available_at=None)
+    row = operations.hold_breaker("mail", by="ann")
+
+    html = admin_client.get(url("message")).content.decode()
+
+    shown = re.findall(r'<td class="field-when">(.*?)</td>', html)
+    held = f'<a href="{url("breaker", "change", row.pk)}">held by its circuit breaker</a>'
+    assert [text == held for text in reversed(shown)] == [True, True, False, False, False, False]
+
+
+def test_an_open_breaker_costs_the_list_no_statement_a_row(admin_client: Client, clock) -> None:
+    def statements() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            admin_client.get(url("message"))
+        return len(queries)
+
+    send("mail")
+    statements()
+    one = statements()
+    for n in range(10):
+        send(f"mail-{n}")
+        operations.hold_breaker(f"mail-{n}", by="ann")
+
+    assert statements() == one
