@@ -23,6 +23,7 @@ from ..lifecycle.internal_queue import PREFIX, QUEUE
 from ..models import Message, PoisonRecord, Queue
 from ..patterns import is_pattern, queue_selection
 from ..text import storable_text
+from .main_groups import Standings
 
 #: Counts stop here unless a threshold is higher; more is shown as "10,000+".
 COUNTED = 10_000
@@ -63,6 +64,10 @@ class AlertContext:
     using: str
     now: datetime
     policy: AlertPolicy
+
+    @cached_property
+    def standings(self) -> Standings:
+        return Standings(self.using)
 
     @cached_property
     def queues(self) -> list[str]:

@@ -159,7 +159,7 @@ def _close_acted_on(
     yet becomes quiet too.
     """
     alerts = [alert for alert in rows if alert.rule in main_groups.RULES]
-    standings = main_groups.read_standings(context.using, {alert.subject for alert in alerts})
+    standings = context.standings.read({alert.subject for alert in alerts})
     closed = []
     for alert in alerts:
         standing = standings[alert.subject]

@@ -48,16 +48,22 @@ class Standing(NamedTuple):
         return self.state_at if self.by_person else None
 
 
-def read_standings(using: str, fingerprints: Collection[str]) -> dict[str, Standing]:
-    """Return the standing of the group that speaks for each fingerprint."""
-    rows = _read(using, fingerprints)
-    mains = {row.main for row in rows.values()} - rows.keys()
-    rows |= _read(using, mains)
-    found = {}
-    for fingerprint in fingerprints:
-        row = rows.get(fingerprint, Standing(fingerprint))
-        found[fingerprint] = rows.get(row.main, row)
-    return found
+class Standings:
+    """The groups that speak for fingerprints, each read once in a decision."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._known: dict[str, Standing] = {}
+
+    def read(self, fingerprints: Collection[str]) -> dict[str, Standing]:
+        """Return the standing of the group that speaks for each fingerprint."""
+        missing = set(fingerprints) - self._known.keys()
+        rows = _read(self._using, missing)
+        rows |= _read(self._using, {row.main for row in rows.values()} - rows.keys())
+        for fingerprint in missing:
+            row = rows.get(fingerprint, Standing(fingerprint))
+            self._known[fingerprint] = rows.get(row.main, row)
+        return {fingerprint: self._known[fingerprint] for fingerprint in fingerprints}
 
 
 def _read(using: str, fingerprints: Collection[str]) -> dict[str, Standing]:

@@ -39,7 +39,7 @@ from .context import (
     sample_error,
     samples,
 )
-from .main_groups import CLOSED_AS, Standing, members_of, read_members, read_standings
+from .main_groups import CLOSED_AS, Standing, members_of, read_members
 
 RULE = Alert.Rule.NEW_GROUP.value
 #: Groups read by one decision, one index probe each; the next decision continues there.
@@ -58,7 +58,7 @@ class GroupObservations:
     after: str = ""
     upto: str | None = None
     #: The last deaths in groups that are merged into the subjects of open alerts, by main group
-    #: and by the groups' own counts: they may be outside the range.
+    #: and by the groups' own counts, unless the range is all there is.
     merged: dict[str, datetime] = field(default_factory=dict)
 
     def has_ended(self, fingerprint: str, recent: datetime) -> bool:
@@ -90,7 +90,7 @@ def new_groups(
     state.cursor = upto or ""
     known = {alert.subject: alert for alert in open.values() if alert.rule == RULE}
     recent = context.now - context.policy.recover_after
-    standings = read_standings(context.using, [group.fingerprint for group in groups])
+    standings = context.standings.read([group.fingerprint for group in groups])
     mains = [
         group
         for group in _by_main(groups, standings)
@@ -109,7 +109,9 @@ def new_groups(
         and group.last >= context.now - KEPT
     ]
     found += _new(context, _unreported(context, begun, standings))
-    return GroupObservations(found, after, upto, _last_merged_deaths(context, known))
+    has_read_all = not after and upto is None
+    merged = {} if has_read_all else _last_merged_deaths(context, known)
+    return GroupObservations(found, after, upto, merged)
 
 
 def _by_main(
