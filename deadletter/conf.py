@@ -252,7 +252,8 @@ def _release(value: Any) -> Release:
         return ""
     if not isinstance(value, str) and not callable(value):
         raise TypeError(f"expected text or a callable, got {short_repr(value)}")
-    return value
+    found: Release = value
+    return found
 
 
 def _groups_kept(value: Any) -> timedelta | None:
