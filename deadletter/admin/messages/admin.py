@@ -22,7 +22,7 @@ from ..dead_queue import show_death
 from ..error_text import exception_of
 from ..render import reason_name
 from ..streams import StreamActView, StreamsView
-from ..urls import GROUP, to_act
+from ..urls import GROUP, to_act, to_failure_group
 from .actions import ACTS, AT_ONCE
 from .filters import (
     AttemptsFilter,
@@ -127,7 +127,12 @@ class MessageAdmin(ReadOnlyAdmin):
     ) -> Any:
         """Name the command for the whole list: an action takes one page of it."""
         may_retry = request.user.has_perm("deadletter.retry_poison")
-        own = {"all_command": _command_for_all(request) if may_retry else ""}
+        own = {
+            "all_command": _command_for_all(request) if may_retry else "",
+            "group_url": to_failure_group(
+                self.admin_site.name, request, request.GET.get(GROUP, "")
+            ),
+        }
         return super().changelist_view(request, {**own, **(extra_context or {})})
 
     def get_urls(self) -> list[URLPattern]:
