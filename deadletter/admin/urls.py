@@ -68,6 +68,14 @@ def to_group(site_name: str, fingerprint: str) -> str:
     return link(site_name, "message_changelist", **{GROUP: fingerprint})
 
 
+def to_failure_group(site_name: str, request: HttpRequest, fingerprint: str | None) -> str:
+    """Return the page of a failure group; "" for readers who may not see it."""
+    needed = ("deadletter.view_poisonrecord", "deadletter.view_failuregroup")
+    if not fingerprint or not request.user.has_perms(needed):
+        return ""
+    return link(site_name, "poisonrecord_group", fingerprint)
+
+
 def to_act(site_name: str, slug: str, ids: Collection[int], *, back: str = "") -> str:
     """Return the page that asks before an act on messages; `back` is where it leads afterwards."""
     query = {"ids": ",".join(str(id) for id in ids)} | ({"next": back} if back else {})

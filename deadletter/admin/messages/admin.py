@@ -24,7 +24,7 @@ from ..dead_queue import show_death
 from ..error_text import exception_of
 from ..render import reason_name
 from ..streams import StreamActView, StreamsView, StreamView
-from ..urls import GROUP, link, to_act
+from ..urls import GROUP, link, to_act, to_failure_group
 from .actions import ACTS, AT_ONCE
 from .filters import (
     AttemptsFilter,
@@ -140,6 +140,7 @@ class MessageAdmin(ReadOnlyAdmin):
         own = {
             "all_command": _command_for_all(request) if may_retry else "",
             "all_url": retry_failed_url(site, request) if may_retry else "",
+            "group_url": to_failure_group(site, request, request.GET.get(GROUP, "")),
         }
         return super().changelist_view(request, {**own, **(extra_context or {})})
 

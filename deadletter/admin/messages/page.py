@@ -43,7 +43,7 @@ from ..render import (
 )
 from ..result_text import call_of, find_result, said_of_result, show_result
 from ..streams import show_holder
-from ..urls import link, to_act, to_instance
+from ..urls import link, to_act, to_failure_group, to_instance
 from .actions import ACTS
 
 
@@ -92,6 +92,7 @@ class MessageView(AdminView):
             failure=reason_name(message.failure_reason) if message.failure_reason else "",
             error=_error(message, texts=allowed),
             stages=stage_names(message.status),
+            group_url=to_failure_group(self.site_name, request, message.fingerprint),
             death=show_death(message, message.seen_at, texts=allowed) if is_moved(message) else "",
             call=call_of(message, payload),
             payload=None if payload is None else show_json(payload),

@@ -276,6 +276,27 @@ def test_a_record_leads_to_its_group(admin_client, login, group) -> None:
         assert place not in reader.get(change).content.decode()
 
 
+def test_a_message_in_a_dead_queue_leads_to_its_group(admin_client, login, db) -> None:
+    dead = Queue.objects.create(name="dead")
+    Queue.objects.create(name="moving", dead_queue=dead, on_poison="dead_queue")
+    send("ship", queue="moving")
+    batch = lifecycle.claim(["moving"], limit=1, worker="w")
+    lifecycle.fail(batch.token, [Failure(batch.ids[0], error="no", permanent=True)])
+    fold_all_groups()
+    (moved,) = dead.messages.all()
+    place = url("poisonrecord", "group", moved.fingerprint)
+    pages = (
+        url("message", "change", moved.pk),
+        f"{url('message')}?group={moved.fingerprint}",
+    )
+
+    reader = login("view_message", "view_poisonrecord")
+    for page_of_message in pages:
+        assert place in admin_client.get(page_of_message).content.decode()
+        assert place not in reader.get(page_of_message).content.decode()
+    assert admin_client.get(place).context["numbers"].in_dead_queues.n == 1
+
+
 def group_records(group: FailureGroup) -> str:
     return f"{url('poisonrecord', 'records')}?fingerprint={group.fingerprint}"
 
