@@ -57,15 +57,16 @@ def _action(slug: str) -> Any:
 
 @admin.register(Message)
 class MessageAdmin(ReadOnlyAdmin):
+    # The error early: on most screens the last columns are reached by scrolling.
     list_display = (
         "id",
         "name",
-        "queue_name",
+        "error_start",
         "state",
         "when",
+        "queue_name",
         "attempts",
         "reason",
-        "error_start",
         "stream",
         "source",
     )
