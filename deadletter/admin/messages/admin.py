@@ -26,6 +26,7 @@ from ..render import reason_name
 from ..streams import StreamActView, StreamsView, StreamView
 from ..urls import GROUP, link, to_act
 from .actions import ACTS, AT_ONCE
+from .bulk_retry import RetryFailedView, retry_failed_url
 from .filters import (
     AttemptsFilter,
     FailureReasonFilter,
@@ -36,7 +37,6 @@ from .filters import (
     with_deaths,
 )
 from .page import MessageView
-from .retry_failed import RetryFailedView, retry_failed_url
 
 #: Characters of an error in the list.
 IN_A_LIST = 120
