@@ -192,14 +192,15 @@ class StreamView(StreamPageView):
             raise Http404
         held = operations.get_stream(queue.name, name)
         now = clock.now(alias)
-        messages = self.messages(queue, name, now)
+        lines = self.messages(queue, name, now)
         return self.page(
             "stream",
             gettext("Stream %(name)s") % {"name": page_text(name, limit=200)},
             queue=queue,
             row=self.rows([held])[0] if held else None,
-            messages=messages[:FOLLOWERS],
-            more=len(messages) > FOLLOWERS,
+            # Not "messages": those are what the person is told.
+            lines=lines[:FOLLOWERS],
+            more=len(lines) > FOLLOWERS,
             all_url=self.link("message_changelist", q=name, queue=queue.pk),
             now=now,
         )

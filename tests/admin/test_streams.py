@@ -226,7 +226,8 @@ def test_a_stream_shows_its_messages_in_order_the_head_first(
     halted_page = admin_client.get(stream_page("ledger", "account-7"))
     slow_page = admin_client.get(stream_page("default", "slow"))
 
-    found = halted_page.context["messages"]
+    found = halted_page.context["lines"]
+    assert 'class="messagelist"' not in halted_page.content.decode()
     assert [(one.kind, one.error) for one in found] == [
         ("halted", "RuntimeError: no such customer"),
         ("blocked", ""),
@@ -235,7 +236,7 @@ def test_a_stream_shows_its_messages_in_order_the_head_first(
     assert [one.id for one in found] == sorted(one.id for one in found)
     assert found[0].url == url("poisonrecord", "change", halted.pk)
     assert [way.press for way in halted_page.context["row"].ways] == ["r", "e", "", ""]
-    assert [(one.id, one.kind) for one in slow_page.context["messages"]] == [
+    assert [(one.id, one.kind) for one in slow_page.context["lines"]] == [
         (waiting[0].pk, "failed"),
         (waiting[1].pk, "blocked"),
     ]
@@ -254,7 +255,7 @@ def test_a_stream_that_nothing_holds_says_so(admin_client: Client, db) -> None:
     page = admin_client.get(stream_page("default", "free"))
 
     assert "Nothing holds this stream." in page.content.decode()
-    assert len(page.context["messages"]) == 1
+    assert len(page.context["lines"]) == 1
 
 
 def test_a_long_stream_is_cut_and_says_where_the_rest_is(
@@ -264,7 +265,7 @@ def test_a_long_stream_is_cut_and_says_where_the_rest_is(
 
     page = admin_client.get(stream_page("ledger", "account-7"))
 
-    assert (len(page.context["messages"]), page.context["more"]) == (2, True)
+    assert (len(page.context["lines"]), page.context["more"]) == (2, True)
     assert "All messages of this stream" in page.content.decode()
 
 

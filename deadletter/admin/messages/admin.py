@@ -26,6 +26,7 @@ from ..render import reason_name
 from ..streams import StreamActView, StreamsView, StreamView
 from ..urls import GROUP, link, to_act, to_failure_group
 from .actions import ACTS, AT_ONCE
+from .bulk_retry import RetryFailedView, retry_failed_url
 from .filters import (
     AttemptsFilter,
     FailureReasonFilter,
@@ -36,7 +37,6 @@ from .filters import (
     with_deaths,
 )
 from .page import MessageView
-from .retry_failed import RetryFailedView, retry_failed_url
 
 #: Characters of an error in the list.
 IN_A_LIST = 120
@@ -57,15 +57,16 @@ def _action(slug: str) -> Any:
 
 @admin.register(Message)
 class MessageAdmin(ReadOnlyAdmin):
+    # The error early: on most screens the last columns are reached by scrolling.
     list_display = (
         "id",
         "name",
-        "queue_name",
+        "error_start",
         "state",
         "when",
+        "queue_name",
         "attempts",
         "reason",
-        "error_start",
         "stream",
         "source",
     )

@@ -32,7 +32,7 @@ def retry_failed_url(site_name: str, request: HttpRequest) -> str:
     given = {key: value for key, value in request.GET.items() if value}
     if given.get("state") != State.FAILED or given.keys() - _OBEYED:
         return ""
-    kept = {key: given[key] for key in ("queue", "name", "reason") if key in given}
+    kept: dict[str, Any] = {key: given[key] for key in ("queue", "name", "reason") if key in given}
     found = link(site_name, "message_retry_failed")
     return f"{found}?{urlencode(kept)}" if found and kept else found
 
@@ -54,8 +54,9 @@ class RetryFailedView(ActView):
         queue = None
         if self.given["queue"]:
             id = as_id(self.given["queue"])
-            queue = Queue.objects.using(primary_alias()).filter(pk=id).first()
-            if id is None or queue is None:
+            rows = Queue.objects.using(primary_alias())
+            queue = None if id is None else rows.filter(pk=id).first()
+            if queue is None:
                 raise Http404
         if "\x00" in self.given["name"]:
             raise Http404

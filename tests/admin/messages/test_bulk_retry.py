@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from deadletter import FailureReason, lifecycle, send
-from deadletter.admin.messages import retry_failed
+from deadletter.admin.messages import bulk_retry
 from deadletter.lifecycle import Failure
 from deadletter.models import AuditEntry, Queue
 
@@ -83,7 +83,7 @@ def test_a_queue_is_obeyed(admin_client: Client, failures, counts):
 
 
 def test_one_answer_retries_a_bounded_number(admin_client: Client, failures, counts, monkeypatch):
-    monkeypatch.setattr(retry_failed, "AT_MOST", 3)
+    monkeypatch.setattr(bulk_retry, "AT_MOST", 3)
 
     question = admin_client.get(ACT).content.decode()
     admin_client.post(ACT)
