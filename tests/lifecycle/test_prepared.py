@@ -207,4 +207,6 @@ def test_bindings_by_the_server_leave_the_text_alone(monkeypatch):
 @pytest.mark.parametrize("name", sorted(statements("postgresql")))
 def test_the_types_of_every_statement_are_clear_to_a_server_that_binds(name):
     for text in statements("postgresql")[name]:
-        run(prepared_statements.prepared_statement(name, text).prepare)
+        # Some statements are given the columns of a model before they run.
+        whole = text.replace("{columns}", "1 AS one")
+        run(prepared_statements.prepared_statement(name, whole).prepare)
