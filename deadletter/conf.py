@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from .alert_rules import AlertPolicy, read_alerts
 from .backoff import BreakerPolicy, UnregisteredBackoff
 from .durations import as_timedelta
+from .link_templates import LinkTemplate, read_links
 from .outbox.brokers import Broker, read_brokers, read_kept
 from .payload import SIZE_LIMIT
 from .status import FailureReason
@@ -87,6 +88,8 @@ class Settings:
     metrics_token: str = ""
     #: Rules of alerts and channels of notices; None: no alerts.
     alerts: AlertPolicy | None = None
+    #: Links of pages to other systems: {label: URL with placeholders}; see link_templates.py.
+    links: tuple[LinkTemplate, ...] = ()
     #: Whether events are counted, and how long the counters are kept.
     counts: bool = True
     counts_kept: timedelta = timedelta(days=400)
@@ -252,8 +255,7 @@ def _release(value: Any) -> Release:
         return ""
     if not isinstance(value, str) and not callable(value):
         raise TypeError(f"expected text or a callable, got {short_repr(value)}")
-    found: Release = value
-    return found
+    return value  # type: ignore[no-any-return]
 
 
 def _groups_kept(value: Any) -> timedelta | None:
@@ -325,6 +327,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "INBOX_KEPT": _inbox_kept,
     "OUTBOX_KEPT": _outbox_kept,
     "ALERTS": read_alerts,
+    "LINKS": read_links,
     "SCHEDULES": _schedules,
     "RELEASE": _release,
     "FINGERPRINT": _classifier,
@@ -355,6 +358,7 @@ _HINTS = {
     "OUTBOX_KEPT": 'for example "3d" or timedelta(days=3); "never" to keep none, None to keep all',
     "ALERTS": 'for example {"rules": {"new_group": True}, "channels": {"ops": {"type": "email"}}}; '
     "see docs/alerts.md",
+    "LINKS": 'for example {"Logs": "https://logs.example.org/?q={message_id}"}; see docs/admin.md',
     "SCHEDULES": 'for example {"report": {"cron": "0 3 * * *", "message": "shop.report"}}; '
     "see docs/schedules.md",
     "RELEASE": 'for example "2.7.0" or a function that returns it; None for no release',
