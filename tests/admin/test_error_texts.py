@@ -21,6 +21,7 @@ from deadletter.admin.history import places
 from deadletter.descriptions import describe
 from deadletter.error_details import ErrorDetails
 from deadletter.lifecycle import Failure
+from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import (
     Alert,
     AuditEntry,
@@ -90,13 +91,14 @@ def rows(db: None, clock: Any) -> dict[str, Any]:
         history=[{"execution_id": 1, "status": "failed", "error": error}],
     )
     PoisonRecord.objects.update(instance="order-1")
+    fold_all_groups()
     for event, data in (("failed", {"text": error["text"]}), ("activity_failed", {"error": error})):
         InstanceEvent.objects.create(
             instance="order-1", execution_id=1, at=clock.now, event=event, data=data
         )
     alert = Alert.objects.create(
         key="new_group:x", rule="new_group", error=error["text"], since=clock.now,
-        opened_at=clock.now, last_at=clock.now, detail={"exception": "CardRefused"},
+        opened_at=clock.now, last_at=clock.now, detail={"name": "pay", "exception": "CardRefused"},
     )  # fmt: skip
     breaker = Breaker.objects.create(
         name="pay",

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from django.core import mail as django_mail
 from django.db import DatabaseError
+from django.urls import reverse
 
 from deadletter import operations, testing
 from deadletter.alerts import current_counts
@@ -168,7 +169,7 @@ def test_a_notice_that_cannot_be_recounted_is_told_with_the_numbers_of_its_decis
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_the_link_of_an_alert_leads_to_what_is_there_and_later_says_what_was(
+def test_the_records_of_an_alert_are_there_and_later_the_page_says_what_was(
     clock, rules, decide, admin_client, left
 ):
     rules(new_group=True, base_url="https://shop.example.org")
@@ -176,12 +177,14 @@ def test_the_link_of_an_alert_leads_to_what_is_there_and_later_says_what_was(
     dead("orders.ship")
     dead("orders.ship")
     decide()
-    url = urlsplit(notices()[0]["alerts"][0]["url"])
-    address = f"{url.path}?{url.query}"
-    assert admin_client.get(address).content.decode().count('class="dl-one"') == 2
+    fingerprint = PoisonRecord.objects.first().fingerprint
+    url = notices()[0]["alerts"][0]["url"]
+    assert urlsplit(url).path == reverse("admin:deadletter_poisonrecord_group", args=[fingerprint])
+    records = f"{reverse('admin:deadletter_poisonrecord_records')}?fingerprint={fingerprint}"
+    assert admin_client.get(records).content.decode().count('class="dl-one"') == 2
 
     remove_all_but(left)
-    page = admin_client.get(address).content.decode()
+    page = admin_client.get(records).content.decode()
 
     assert page.count('class="dl-one"') == left
     assert ("Nothing of this group is left here" in page) is (left == 0)

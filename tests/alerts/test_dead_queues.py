@@ -46,7 +46,7 @@ def test_a_new_group_is_told_with_a_link_to_the_dead_queue(clock, rules, decide,
     assert (alert["name"], alert["queue"], alert["count"]) == ("mail", "default", 2)
     assert alert["error"] == "boom"
     group = Message.objects.filter(queue=dead_queue)[0].fingerprint
-    assert alert["url"].endswith(f"/message/?group={group}")
+    assert alert["url"].endswith(f"/poisonrecord/groups/{group}/")
     assert alert["detail"]["buried_as"] == Message.objects.filter(queue=dead_queue).last().pk
 
 

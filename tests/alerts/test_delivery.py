@@ -94,8 +94,7 @@ def test_a_notice_is_mailed_to_the_addresses_of_its_channel(clock, rules, decide
         "  a sample error:",
         "    | ConnectionError: the carrier is away",
         "    | second line",
-        "  https://shop.example.org/admin/deadletter/poisonrecord/records/?fingerprint="
-        + fingerprint,
+        f"  https://shop.example.org/admin/deadletter/poisonrecord/groups/{fingerprint}/",
     ]
     assert mail.extra_headers["Message-ID"] == f"<{notices_id(mail)}@deadletter.invalid>"
 

@@ -12,6 +12,7 @@ from django.urls import reverse
 
 from deadletter import FailureReason, lifecycle, operations, send
 from deadletter.lifecycle import Failure
+from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import Message, PoisonRecord, Queue
 
 from ..conftest import url
@@ -39,6 +40,7 @@ def buried(dead_queue) -> list[Message]:
             permanent=True,
         )
         lifecycle.fail(batch.token, [failure])
+    fold_all_groups()
     return list(Message.objects.filter(queue=dead_queue).order_by("pk"))
 
 
