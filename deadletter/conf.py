@@ -252,7 +252,7 @@ def _release(value: Any) -> Release:
         return ""
     if not isinstance(value, str) and not callable(value):
         raise TypeError(f"expected text or a callable, got {short_repr(value)}")
-    return value
+    return value  # type: ignore[no-any-return]
 
 
 def _groups_kept(value: Any) -> timedelta | None:
