@@ -137,6 +137,7 @@ def test_nobody_retries_without_the_permission(login, buried) -> None:
 
 
 def test_a_group_in_a_dead_queue_leads_to_its_messages(admin_client, buried) -> None:
+    fold_all_groups()
     group = buried[0].fingerprint
     there = f"{url('message')}?group={group}"
 
@@ -249,6 +250,7 @@ def test_a_group_without_records_leads_to_its_way_back(admin_client, login, buri
     def text(browser: Client) -> str:
         return str(browser.get(url("poisonrecord")).content.decode())
 
+    fold_all_groups()
     button = f'<a class="button" href="{url("message")}?group={buried[0].fingerprint}">'
     assert button in text(admin_client)
     assert button not in text(login("view_poisonrecord", "view_message"))

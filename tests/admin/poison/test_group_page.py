@@ -367,7 +367,7 @@ def test_the_pages_have_a_bounded_number_of_statements(admin_client, group, pois
     after = [statements(place) for place in places]
 
     assert after == before
-    assert max(after) <= 45
+    assert max(after) <= 70  # PostgreSQL counts its settings of the planner as well
 
 
 def test_acts_on_its_messages_cost_a_bounded_number_of_statements(admin_client, group) -> None:
