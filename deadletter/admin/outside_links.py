@@ -9,6 +9,7 @@ from typing import Any
 
 from ..conf import get_settings
 from ..models import FailureGroup, PoisonRecord, is_moved
+from ..operations import FailureGroupRow
 from .render import read_json
 
 #: The trace of a W3C `traceparent`: 32 digits, not all of them zero.
@@ -71,7 +72,7 @@ def links_of_message(message: Any, queue: str, *, headers: bool) -> list[Outside
     )
 
 
-def links_of_group(group: FailureGroup) -> list[OutsideLink]:
+def links_of_group(group: FailureGroup | FailureGroupRow) -> list[OutsideLink]:
     """Return the links of a failure group: from its first failure to its last."""
     return outside_links(
         name=group.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.urls import reverse
 
 from deadletter import send
 from deadletter.admin.outside_links import links_of_group, outside_links, trace_of
@@ -188,6 +189,22 @@ def test_a_group_links_from_its_first_failure_to_its_last(links, clock, db):
 
     at = f"{clock.now:%Y-%m-%dT%H%%3A%M%%3A%SZ}"
     assert link.url == f"https://l.org/mail/{'f' * 16}?{at}/{at}"
+
+
+def test_the_page_of_a_group_has_its_links(links, clock, admin_client):
+    links({"Logs": "https://l.org/{name}/{fingerprint}"})
+    group = FailureGroup.objects.create(
+        fingerprint="f" * 16,
+        name="mail",
+        first_failed_at=clock.now,
+        last_failed_at=clock.now,
+        state_at=clock.now,
+    )
+    address = reverse("admin:deadletter_poisonrecord_group", args=[group.fingerprint])
+
+    page = admin_client.get(address).content.decode()
+
+    assert f'href="https://l.org/mail/{"f" * 16}"' in page
 
 
 @pytest.mark.parametrize(

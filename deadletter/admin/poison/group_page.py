@@ -23,6 +23,7 @@ from ..counts import Capped
 from ..history import Attempt
 from ..history import timeline as attempts_of
 from ..lookups import refuse_others
+from ..outside_links import links_of_group
 from ..urls import to_group
 from .frame import GroupPageView
 from .group_chart import draw_group, group_windows
@@ -86,6 +87,7 @@ class GroupView(GroupPageView):
             timeline=read_timeline(self, group, self.older()),
             note_form=self.note_form(),
             commands=self.commands(group),
+            outside=links_of_group(group),
             now=now,
         )
 
