@@ -9,7 +9,6 @@ import pytest
 from deadletter import FailureReason, operations, send
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import Message, PoisonRecord, Queue
-from deadletter.operations.growth import growing
 
 
 @pytest.fixture
@@ -72,8 +71,6 @@ def test_a_death_in_the_dead_queue_changes_neither_count_nor_time(clock, dead):
 
     assert (after.fingerprint, after.count, after.buried) == (before.fingerprint, 1, 0)
     assert (after.first_seen, after.last_seen) == (before.first_seen, before.last_seen)
-    (growth,) = growing().fastest
-    assert growth.day == 1
 
 
 def test_what_was_retried_is_in_no_group(clock, dead):
@@ -81,16 +78,3 @@ def test_what_was_retried_is_in_no_group(clock, dead):
     operations.retry_dead(Message.objects.get().pk)
 
     assert operations.list_groups() == []
-
-
-def test_what_grows_in_a_dead_queue_grows(clock, dead):
-    die()
-    clock.advance(3600)
-    die()
-    die(queue="other")
-
-    (growth,) = growing().fastest
-
-    assert growth.hours[-2:] == (1, 2)
-    assert (growth.day, growth.is_moved) == (3, False)
-    assert growing().newest == (growth,)

@@ -19,7 +19,6 @@ from deadletter.alert_rules import AlertPolicy
 from deadletter.alerts.context import COUNTED, AlertContext
 from deadletter.lifecycle import Failure, claim, fail
 from deadletter.models import Message, Queue
-from deadletter.operations import growth
 from deadletter.sql.planner import by_index
 from deadletter.testing import frozen_clock
 
@@ -104,18 +103,6 @@ def test_groups_are_probes_however_much_lies_in_dead_queues(dead):
     # A page counts what its groups have, up to a limit; that there are others costs probes.
     assert_bounded(dead, "read_groups", rows=ROWS_OF_A_PAGE)
     assert "deadletter_dead_group" in dead["read_groups"].indexes
-
-
-def test_what_grows_is_counted_up_to_a_limit(dead, monkeypatch):
-    monkeypatch.setattr(growth, "COUNTED", 20)
-    monkeypatch.setattr(growth, "RECENT_COUNTED", 50)
-
-    with by_index(connection.alias):
-        found = growth.growing(limit=5)
-
-    assert found.fastest[0].capped
-    assert_bounded(dead, "read_growth", rows=growth.REACH * 50 + 3_000)
-    assert "deadletter_dead_group" in dead["read_growth"].indexes
 
 
 def test_alerts_read_the_newest_of_a_dead_queue(dead):

@@ -45,23 +45,6 @@ SELECT page.fingerprint,
          LIMIT %(limit)s OFFSET %(offset)s) AS page
  ORDER BY page.last_seen DESC, page.fingerprint;
 
--- read_growth --
--- Count the deaths of each group in each hour between two edges: one index range for each hour and table, up to a limit.
-SELECT s.fingerprint,
-       (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_poison p
-                               WHERE p.fingerprint = s.fingerprint
-                                 AND p.poisoned_at > hour.start AND p.poisoned_at <= hour.until
-                               LIMIT %(counted)s) AS c)
-       + (SELECT COUNT(*) FROM (SELECT 1 FROM deadletter_message m
-                                 WHERE m.fingerprint = s.fingerprint
-                                   AND m.died_at > hour.start AND m.died_at <= hour.until
-                                 LIMIT %(counted)s) AS c)
-  FROM unnest(%(fingerprints)s::text[]) AS s(fingerprint)
- CROSS JOIN (SELECT n, at AS start, LEAD(at) OVER (ORDER BY n) AS until
-               FROM unnest(%(edges)s::timestamptz[]) WITH ORDINALITY AS e(at, n)) AS hour
- WHERE hour.until IS NOT NULL
- ORDER BY s.fingerprint, hour.n;
-
 -- read_group_times --
 -- Return when the groups behind a fingerprint began and last grew, by index probes, however many rows a group has.
 WITH RECURSIVE g(fingerprint, n) AS (
