@@ -26,7 +26,7 @@ from tests.private_postgres import SETTINGS, private_postgres
 GOAL = 300
 REPEATS = 5
 
-#: Five causes are frequent, two hundred are rare; the oldest fifth has a cause of its own, so that
+#: Five causes are frequent, 9,900 are rare; the oldest fifth has a cause of its own, so that
 #: "the newest of this cause" are far from the newest of all. One in 50 halts a stream.
 POISON = """
 INSERT INTO deadletter_poison
@@ -48,7 +48,7 @@ SELECT 10000000 + n, q, name, CASE WHEN n %% 97 = 0 THEN 'activity' ELSE 'messag
                'message.' || CASE WHEN n %% 10 < 9 THEN n %% 5 ELSE 5 + n / 10 %% 30 END AS name,
                CASE WHEN n < %(rows)s / 5 THEN 'shop.Old'
                     WHEN n %% 10 < 9 THEN 'shop.Frequent' || n %% 5
-                    ELSE 'shop.Rare' || n / 10 %% 200 END AS cause
+                    ELSE 'shop.Rare' || n / 10 %% 9900 END AS cause
           FROM generate_series(1, %(rows)s) AS n) AS made
 """
 MESSAGES = """
@@ -58,6 +58,21 @@ SELECT q.id, 'message.' || n %% 40, '{"n": 1}', CASE WHEN n %% 5 = 0 THEN 'order
        CASE WHEN n %% 3 = 0 THEN 32769 ELSE 1 END, n %% 4
   FROM generate_series(1, %(rows)s) AS n
   JOIN deadletter_queue q ON q.name = 'queue-' || n %% 8
+"""
+#: The hours of sixty days, in two releases, and ten values of a tag for each group.
+HOURS = """
+INSERT INTO deadletter_group_hour (fingerprint, at, release, failures, deaths)
+SELECT fingerprint, date_trunc('hour', now()) - n * interval '1 day', '2.' || (n % 2), n + 1, n
+  FROM deadletter_group, generate_series(1, 60) AS n
+"""
+TAGS = """
+INSERT INTO deadletter_group_tag (fingerprint, key, value, failures, last_at)
+SELECT fingerprint, 'customer.id', (id % 1000 + n)::text, n, now()
+  FROM deadletter_group, generate_series(1, 10) AS n
+"""
+MESSAGE_TAGS = """
+INSERT INTO deadletter_message_tag (message_id, key, value, at)
+SELECT message_id, 'customer.id', (message_id % 1000)::text, poisoned_at FROM deadletter_poison
 """
 #: 150 names that are always busy and fail for two reasons: as many minutes and hours as the sweep
 #: keeps, and days for almost five years. These are a million rows.
@@ -105,6 +120,7 @@ def prepare(options: argparse.Namespace) -> None:
     from django.core.management import call_command
     from django.db import connection
 
+    from deadletter.lifecycle.group_adoption import adopt_all_groups
     from deadletter.lifecycle.sweeps import _MINUTES_KEPT
     from deadletter.models import Queue
 
@@ -118,12 +134,21 @@ def prepare(options: argparse.Namespace) -> None:
         cursor.execute(MESSAGES, {"rows": options.messages})
         cursor.execute(COUNTS, {"minutes": _MINUTES_KEPT // timedelta(minutes=1)})
         cursor.execute("VACUUM ANALYZE deadletter_poison")
+        adopt_all_groups()
+        cursor.execute(HOURS)
+        cursor.execute(TAGS)
+        cursor.execute(MESSAGE_TAGS)
+        for table in ("group", "group_hour", "group_tag", "message_tag"):
+            cursor.execute(f"VACUUM ANALYZE deadletter_{table}")
+        cursor.execute("SELECT COUNT(*) FROM deadletter_group")
+        (groups,) = cursor.fetchone()
         cursor.execute("VACUUM ANALYZE deadletter_count")
         cursor.execute("VACUUM ANALYZE deadletter_message")
         cursor.execute("SELECT COUNT(*) FROM deadletter_count")
         (counts,) = cursor.fetchone()
     print(
-        f"{options.poison:,} poison records, {options.messages:,} messages and {counts:,} counters "
+        f"{options.poison:,} poison records in {groups:,} groups, {options.messages:,} messages "
+        f"and {counts:,} counters "
         f"in {time.monotonic() - start:.0f} s; server time, median of {REPEATS}:"
     )
 
@@ -162,6 +187,16 @@ def pages() -> list[tuple[str, str]]:
         ("counters of all times", at("count_changelist", time="ever")),
         ("groups", at("poisonrecord_changelist")),
         ("groups, last page", at("poisonrecord_changelist", p=9)),
+        ("groups that need a person", at("poisonrecord_changelist", state="open")),
+        ("groups by release", at("poisonrecord_changelist", release="2.0")),
+        ("groups by text, none", at("poisonrecord_changelist", text="no such text")),
+        ("groups by tag", at("poisonrecord_changelist", tag="customer.id=41")),
+        ("a frequent group", at("poisonrecord_group", newest.fingerprint)),
+        ("a rare group", at("poisonrecord_group", rare.fingerprint)),
+        ("a group that ended long ago", at("poisonrecord_group", old.fingerprint)),
+        ("a tag", at("poisonrecord_tag", key="customer.id", value="41")),
+        ("records by tag", at(records, tag="customer.id=41")),
+        ("confirm a mute", at("poisonrecord_group_mute", group=newest.fingerprint)),
         ("matrix by name", at("poisonrecord_matrix")),
         ("matrix by exception", at("poisonrecord_matrix", by="exception")),
         ("records", at(records)),

@@ -211,7 +211,12 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "hours of groups",
                 "db_table": "deadletter_group_hour",
                 "default_permissions": (),
-                "indexes": [models.Index(fields=["at"], name="deadletter_group_hour_time")],
+                "indexes": [
+                    models.Index(fields=["at"], name="deadletter_group_hour_time"),
+                    models.Index(
+                        fields=["fingerprint", "release"], name="deadletter_group_hour_of"
+                    ),
+                ],
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("fingerprint", "at", "release"), name="deadletter_group_hour_row"

@@ -170,7 +170,11 @@ class GroupHour(models.Model):
         verbose_name = _("hour of a group")
         verbose_name_plural = _("hours of groups")
         default_permissions = ()
-        indexes = (models.Index(fields=["at"], name="deadletter_group_hour_time"),)
+        indexes = (
+            models.Index(fields=["at"], name="deadletter_group_hour_time"),
+            # Whether a group failed in a release.
+            models.Index(fields=["fingerprint", "release"], name="deadletter_group_hour_of"),
+        )
         constraints = (
             models.UniqueConstraint(
                 fields=("fingerprint", "at", "release"), name="deadletter_group_hour_row"

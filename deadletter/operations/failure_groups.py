@@ -28,6 +28,7 @@ from django.db.models import (
     When,
 )
 from django.db.models.functions import Coalesce, Greatest
+from django.db.models.lookups import IsNull
 from django.utils import timezone
 
 from .. import clock, sql
@@ -457,9 +458,13 @@ def _conditions(wanted: GroupFilter, alias: str) -> list[Q]:
     if wanted.queue is not None:
         found.append(Q(queue=wanted.queue))
     if wanted.release is not None:
-        hours = GroupHour.objects.using(alias).filter(release=wanted.release)
+        hours = GroupHour.objects.using(alias).filter(
+            fingerprint=OuterRef("fingerprint"), release=wanted.release
+        )
+        # A probe for each group: the planner would turn an EXISTS into a scan of all hours.
+        hour = Subquery(hours.order_by().values("pk")[:1])
         is_end = Q(first_release=wanted.release) | Q(last_release=wanted.release)
-        found.append(is_end | Q(fingerprint__in=hours.values("fingerprint")))
+        found.append(is_end | Q(IsNull(hour, False)))
     if wanted.tag is not None:
         key, value = read_tag(wanted.tag)
         tags = GroupTag.objects.using(alias).filter(key=key, value=value)

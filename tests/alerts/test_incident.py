@@ -97,7 +97,7 @@ def test_an_incident_from_the_first_death_to_its_end(workers: Workers, servers):
     text = mailbox.mails[0].get_content()
     assert "  a sample error:" in text
     assert "    | RuntimeError: as asked, attempt 1" in text
-    assert "  https://shop.example.org/admin/deadletter/poisonrecord/records/?fingerprint=" in text
+    assert "  https://shop.example.org/admin/deadletter/poisonrecord/groups/" in text
     assert {address for to in mailbox.recipients for address in to} == {"ops@example.org"}
 
     assert all(verify(request) for request in receiver.requests)

@@ -25,6 +25,9 @@ VALUES = {
     "failed_by": 9,
     "what": "pay#1",
     "topic": "orders.shipped",
+    "group": "9f2c51e0a7b34d18",
+    "main": "07da0baa6ac5aaa2",
+    "owner": "ann",
     "broker": "default",
 }
 

@@ -9,6 +9,7 @@ from django.core.management import call_command
 from django.urls import reverse
 
 from deadletter import publish
+from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import OutboxMessage, PoisonRecord
 from deadletter.outbox.transports.base import BrokerRefusal
 from deadletter.status import FailureReason
@@ -59,12 +60,13 @@ def test_refused_events_of_a_cause_are_one_group(broker, relay, admin_client):
     for n in range(2):
         publish("large", {"n": n})
     relay.turn()
+    fold_all_groups()
 
     groups = admin_client.get(reverse("admin:deadletter_poisonrecord_changelist"))
 
     assert [(line.group.name, line.count.n) for line in groups.context["groups"]] == [("large", 2)]
     fingerprint = PoisonRecord.objects.values_list("fingerprint", flat=True).distinct().get()
-    assert f"records/?fingerprint={fingerprint}" in groups.content.decode()
+    assert f"poisonrecord/groups/{fingerprint}/" in groups.content.decode()
 
 
 def test_an_edit_writes_a_row_of_the_outbox(record, admin_client):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Exists, OuterRef, Value
+from django.db.models import Exists, OuterRef, Subquery, Value
+from django.db.models.functions import Coalesce
 from django.template.defaultfilters import floatformat
 from django.utils.translation import gettext
 
@@ -130,15 +131,16 @@ def read_queue_table(links: Links, now: datetime, using: str) -> QueueTable | No
 
 
 def _queues(links: Links, using: str) -> list[Any]:
-    """Return the queues, and of each whether something is in it: two index probes a queue."""
+    """Return the queues, and of each whether something is in it: three index probes a queue."""
     sources = Queue.objects.using(using).filter(dead_queue=OuterRef("pk"))
     messages = Message.objects.using(using).filter(queue=OuterRef("pk"))
     poison = PoisonRecord.objects.using(using).filter(queue=OuterRef("name"))
-    used: Any = Value(not (links.messages or links.poison))
-    if links.messages:
-        used = Exists(messages)
-    if links.poison:
-        used = Exists(poison) | used if links.messages else Exists(poison)
+    used: Any = Value(1)
+    if links.messages or links.poison:
+        # No index has the queues of all messages. An EXISTS would become a scan of all rows.
+        due, parked = messages.exclude(available_at=None), messages.filter(available_at=None)
+        seen = [*((due, parked) if links.messages else ()), *((poison,) if links.poison else ())]
+        used = Coalesce(*(Subquery(one.order_by().values("pk")[:1]) for one in seen), Value(0))
     rows = Queue.objects.using(using).annotate(is_dead_queue=Exists(sources), is_used=used)
     return list(rows.order_by("name")[: READ + 1])
 
