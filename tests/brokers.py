@@ -29,6 +29,8 @@ from tests.patience import PATIENCE
 #: Where Debian and Ubuntu install RabbitMQ's own scripts.
 RABBITMQ_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
 ADDRESS = "127.0.0.1"
+#: How often a broker is started that finds its ports taken.
+STARTS = 3
 
 
 class Broker(ABC):
@@ -129,7 +131,7 @@ class RedisServer(Broker):
 
     password = secrets.token_hex(8)
 
-    def __init__(self, home: Path, fsync: str = "everysec") -> None:
+    def __init__(self, home: Path, fsync: str = "always") -> None:
         super().__init__(home)
         #: When Redis has what it wrote to its file put on the disk: see docs/outbox.md.
         self._fsync = fsync
@@ -376,16 +378,33 @@ def _session_broker(kind: type[B]) -> Iterator[B]:
 @contextmanager
 def private_broker(kind: type[B]) -> Iterator[B]:
     """Start a broker without messages, give it, then end it and remove its files."""
-    home = Path(tempfile.mkdtemp(prefix="deadletter-broker-"))
+    broker = _started(kind)
     try:
-        broker = kind(home)
+        yield broker
+    finally:
+        _remove(broker)
+
+
+def _started(kind: type[B]) -> B:
+    """Start a broker; again, with other ports, if a port that was free is taken by now."""
+    for left in reversed(range(STARTS)):
+        broker = kind(Path(tempfile.mkdtemp(prefix="deadletter-broker-")))
         try:
             broker.start()
-            yield broker
-        finally:
-            broker.close()
+        except BaseException as error:
+            _remove(broker)
+            if not left or not isinstance(error, AssertionError):
+                raise
+        else:
+            return broker
+    raise AssertionError("unreachable")
+
+
+def _remove(broker: Broker) -> None:
+    try:
+        broker.close()
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(broker.home, ignore_errors=True)
 
 
 def free_port() -> int:

@@ -184,7 +184,7 @@ def test_a_handler_is_killed_by_the_system(open_page, workers: Workers) -> None:
     expect(content).to_contain_text("SIGKILL")
     expect(content).to_contain_text(re.compile(r"peak memory \d+ MiB"))
     hand.click(page.get_by_role("link", name="Latest record"))
-    expect(page.locator("#content-main")).to_contain_text(str(crashing.pk))
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"#{crashing.pk}")
     expect(page.locator("#content-main")).to_contain_text("SIGKILL")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from deadletter import lifecycle, send, testing
 from deadletter.lifecycle import Failure
+from deadletter.lifecycle.groups import fold_all_groups
 from deadletter.models import AuditEntry, BulkJob, Message, PoisonRecord, Queue
 
 from .rows import die, die_many
@@ -32,10 +33,12 @@ EVERYTHING = (
 
 def test_an_operator_repairs_a_message_and_sees_it_succeed(open_page, workers) -> None:
     record = die("sample.work", {"fail": 1_000, "order": 41})
+    fold_all_groups()
     page: Page = open_page(*EVERYTHING)
 
     page.get_by_role("link", name="Poison records").first.click()
-    page.get_by_role("link", name="Latest record").click()
+    page.get_by_role("link", name="Its records").click()
+    page.get_by_role("link", name=f"#{record.message_id}").click()
     expect(page.get_by_text("ValueError: no address").first).to_be_visible()
     expect(page.get_by_text('"order": 41')).to_be_visible()
     page.get_by_role("link", name="Edit and retry…").click()
