@@ -126,13 +126,10 @@ class PublishedMessageAdmin(ReadOnlyAdmin):
         extra = {"again_url": url if may(self, request, PERMISSION) else ""}
         return super().change_view(request, object_id, form_url, {**extra, **(extra_context or {})})
 
-    def get_actions(self, request: HttpRequest) -> Any:
-        found = super().get_actions(request)
-        if not may(self, request, PERMISSION):
-            found.pop("publish_selected_again", None)
-        return found
+    def has_publish_again_permission(self, request: HttpRequest) -> bool:
+        return may(self, request, PERMISSION)
 
-    @admin.action(description=_("Publish again"), permissions=["view"])
+    @admin.action(description=_("Publish again"), permissions=["publish_again"])
     def publish_selected_again(self, request: HttpRequest, rows: Any) -> HttpResponse:
         ids = [str(id) for id in rows.order_by("pk").values_list("pk", flat=True)[:SELECTED]]
         url = link(self.admin_site.name, "publishedmessage_again", ids=",".join(ids))
