@@ -270,8 +270,12 @@ def test_a_worker_that_dies_always_harms_only_the_message_it_dies_of(theatre: Th
     dead = theatre.dead()
     if not bound:
         assert theatre.deaths() <= MANY
-        assert dead.keys() - CHARGED == {"hopeless"}
         assert dead.keys() >= HOPELESS
+        # A handler that runs when its process dies is charged. The one that writes to the database
+        # takes the longest: it may run at each of these deaths.
+        others = dead.keys() - CHARGED - {"hopeless"}
+        assert others <= {"effect"}
+        assert {dead[tag].last_failure_reason for tag in others} <= {FailureReason.WORKER_LOST}
         return
     tag = {"atomic.completed": "effect", **SLOW}.get(point, "culprit")
     assert theatre.deaths() == LIMIT
