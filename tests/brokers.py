@@ -385,19 +385,17 @@ def private_broker(kind: type[B]) -> Iterator[B]:
         _remove(broker)
 
 
-def _started(kind: type[B]) -> B:
+def _started(kind: type[B], starts: int = STARTS) -> B:
     """Start a broker; again, with other ports, if a port that was free is taken by now."""
-    for left in reversed(range(STARTS)):
-        broker = kind(Path(tempfile.mkdtemp(prefix="deadletter-broker-")))
-        try:
-            broker.start()
-        except BaseException as error:
-            _remove(broker)
-            if not left or not isinstance(error, AssertionError):
-                raise
-        else:
-            return broker
-    raise AssertionError("unreachable")
+    broker = kind(Path(tempfile.mkdtemp(prefix="deadletter-broker-")))
+    try:
+        broker.start()
+    except BaseException as error:
+        _remove(broker)
+        if starts > 1 and isinstance(error, AssertionError):
+            return _started(kind, starts - 1)
+        raise
+    return broker
 
 
 def _remove(broker: Broker) -> None:

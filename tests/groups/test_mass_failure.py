@@ -105,7 +105,7 @@ def test_the_groups_count_a_mass_failure_exactly_and_nobody_waits_for_them(
     send_many(Outgoing("sample.cause", {"cause": n % CAUSES}) for n in range(messages))
 
     with lock_waits() as waits:
-        worker = workers.start("--processes", processes, "--lease", 2, "--poll", 0.05)
+        worker = workers.start("--processes", processes, "--poll", 0.05)
         for nth in range(1, KILLS + 1):
             enough = nth * messages // (KILLS + 1)
             wait_until(lambda enough=enough: PoisonRecord.objects.count() >= enough)
